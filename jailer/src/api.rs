@@ -1,0 +1,272 @@
+//! What `brigd` may ask of `brig-jailer`, and what it is told.
+//!
+//! The privilege boundary of Brig is this file. `brigd` names policies (by hash) and templates (by id) and gives
+//! quantities; it sends no path, no mount, no filter. The jailer reads policies and templates itself and checks every
+//! quantity against them and against its ceilings. Messages travel by [`crate::wire`]; each direction is one enum.
+//!
+//! A session's life: `Make` is answered by `Made` (with the descriptor of its file helper) or `Refused`; each `Spawn`
+//! by `Spawned` (with the pipe ends) or `Refused`, later by one `Ended`; `Close` by `Closed`, which says that pid 1 is
+//! reaped and the cgroup empty. `Closed` also comes unasked when a jail died by itself.
+#![forbid(unsafe_code)]
+
+use serde::{Deserialize, Serialize};
+
+use crate::ids::Id;
+use crate::step::StepError;
+
+/// The version of these messages; the two ends must agree on it.
+pub const VERSION: u32 = 1;
+
+/// From `brigd` to the jailer.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub enum Request {
+    /// First message of a connection.
+    Hello { version: u32 },
+    /// Makes a jail.
+    Make(Make),
+    /// Starts a program in a jail.
+    Spawn(Spawn),
+    /// Sends a signal to the main process of an execution.
+    Signal { session: Id, execution: Id, signal: i32 },
+    /// Kills all processes of an execution; `Ended` follows.
+    Kill { session: Id, execution: Id },
+    /// Ends a jail, whatever it does; `Closed` follows. Asking twice is harmless.
+    Close { session: Id },
+    /// Asks what this host can enforce.
+    Host,
+}
+
+/// A session to be made. All quantities are final: defaults and clamping are done by `brigd`, the jailer only refuses.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Make {
+    /// New name of the session.
+    pub session: Id,
+    /// Name of the policy.
+    pub policy: String,
+    /// Hash of the policy as `brigd` read it: another one is refused, so that both always mean the same file.
+    pub policy_hash: String,
+    /// Id of the template image, `name@hash`.
+    pub template: String,
+    /// How much the session may use.
+    pub quantities: Quantities,
+}
+
+/// How much a session may use.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Quantities {
+    /// Memory of the guest's processes, in bytes, beside what lies in its tmpfs.
+    pub memory_bytes: u64,
+    /// CPU time per wall time, in thousandths of a CPU.
+    pub cpu_millis: u64,
+    /// Processes and threads.
+    pub pids: u64,
+    /// Size of the tmpfs that holds the working directory, /tmp and /dev/shm, in bytes.
+    pub disk_bytes: u64,
+    /// Files and directories in that tmpfs.
+    pub inodes: u64,
+    /// Open files per process.
+    pub open_files: u64,
+    /// The session is closed after this time whatever happens, in milliseconds.
+    pub max_age_ms: u64,
+}
+
+/// A program to be started.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Spawn {
+    pub session: Id,
+    /// New name of the execution, unique within the session.
+    pub execution: Id,
+    pub work: Work,
+    /// Variables beside those of the template; the names must be allowed by the policy.
+    pub environment: Vec<(Vec<u8>, Vec<u8>)>,
+    /// Whether the caller will write to stdin; otherwise it is closed (at end of file from the start).
+    pub stdin: bool,
+    /// Whether stderr goes to the same pipe as stdout.
+    pub merge_stderr: bool,
+    /// Wall time after which the jailer kills the execution, in milliseconds.
+    pub timeout_ms: u64,
+}
+
+/// What is started.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Work {
+    /// The template's interpreter with the driver that takes code by descriptor (see docs/kernel.md).
+    Kernel,
+    /// Any program of the jail. The first element is looked up in the template's PATH if it has no slash.
+    Command {
+        argv: Vec<Vec<u8>>,
+        directory: Option<Vec<u8>>,
+    },
+}
+
+/// From the jailer to `brigd`.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub enum Event {
+    Hello {
+        version: u32,
+        jailer_version: String,
+    },
+    /// The jail is up. Descriptors: the stream socket of its file helper.
+    Made {
+        session: Id,
+        enforced: Enforced,
+    },
+    /// The program runs. Descriptors, in this order, as far as present: stdin, stdout, stderr, kernel socket.
+    Spawned {
+        session: Id,
+        execution: Id,
+        pid: u32,
+        streams: Streams,
+    },
+    /// A `Make` or `Spawn` that did not happen. Nothing of it is left behind.
+    Refused {
+        session: Id,
+        execution: Option<Id>,
+        refusal: Refusal,
+    },
+    /// The program ended and no process of the execution is left.
+    Ended {
+        session: Id,
+        execution: Id,
+        end: End,
+    },
+    /// Nothing of the session is left: pid 1 reaped, cgroup empty and removed.
+    Closed {
+        session: Id,
+        reason: CloseReason,
+    },
+    Host(Box<HostReport>),
+}
+
+/// Which descriptors come with `Spawned`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Streams {
+    pub stdin: bool,
+    pub stdout: bool,
+    pub stderr: bool,
+    pub kernel: bool,
+}
+
+/// Why something was not done.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, thiserror::Error)]
+pub enum Refusal {
+    /// The request names something that isn't there or is not allowed: `brigd` asked wrong.
+    #[error("{field}: {message}")]
+    Invalid { field: String, message: String },
+    /// Too much is going on; try later.
+    #[error("{0}")]
+    Busy(String),
+    /// This host can't enforce what the policy promises.
+    #[error("{0}")]
+    HostCannot(String),
+    /// A step of making the jail or of starting the program failed.
+    #[error(transparent)]
+    Step(#[from] StepError),
+}
+
+/// How an execution ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct End {
+    pub exit: Exit,
+    /// What ended it, when it was not the program itself; the first cause wins.
+    pub cause: Option<Cause>,
+    pub usage: Usage,
+    /// Processes killed for memory.
+    pub oom_kills: u64,
+    /// Forks refused because the limit of processes was reached.
+    pub pids_refused: u64,
+}
+
+/// How the main process of an execution ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Exit {
+    Code(i32),
+    Signal(i32),
+    /// The jail died before its pid 1 could tell.
+    Unknown,
+}
+
+/// Who ended an execution.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Cause {
+    /// The jailer's deadline.
+    WallTime,
+    /// The age limit of the session.
+    SessionAge,
+    /// The memory limit.
+    Memory,
+    /// `Kill` or `Close` of `brigd`, which knows the reason.
+    Asked,
+    /// The jail died.
+    Internal,
+}
+
+/// Why a session was closed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub enum CloseReason {
+    Asked,
+    SessionAge,
+    /// pid 1 ended or was killed.
+    Died,
+}
+
+/// What an execution used.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Usage {
+    /// CPU time of all its processes, in microseconds.
+    pub cpu_us: u64,
+    /// Highest memory use at one time, in bytes, files in the tmpfs included.
+    pub memory_peak_bytes: u64,
+    /// Highest number of processes and threads at one time; 0 where the kernel does not count it.
+    pub processes_peak: u64,
+}
+
+/// What is enforced on a session, as found out by looking, not as planned.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Enforced {
+    /// Names of the namespaces that are the session's own.
+    pub namespaces: Vec<String>,
+    /// `v2`, or `v1` where limits sit on version 1 controllers.
+    pub cgroup: String,
+    pub memory: bool,
+    pub cpu: bool,
+    pub pids: bool,
+    /// Whether memory can't be pushed to swap.
+    pub swap: bool,
+    pub landlock_abi: u32,
+    /// `name@hash` of the syscall filter.
+    pub seccomp: String,
+    /// `none`.
+    pub capabilities: String,
+    pub no_new_privs: bool,
+}
+
+/// What this host can enforce, for `brig doctor` and `Host.Get`.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct HostReport {
+    pub checks: Vec<Check>,
+    /// Jails that exist now.
+    pub sessions: u64,
+}
+
+/// One thing looked at.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Check {
+    /// Short name: `kernel`, `cgroup memory`, `landlock`, ...
+    pub what: String,
+    pub found: String,
+    pub needed: String,
+    pub verdict: Verdict,
+    /// What to do about it; empty if nothing.
+    pub mend: String,
+}
+
+/// What a check means.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Verdict {
+    Ok,
+    /// Sessions run, with something less than the best.
+    Degraded,
+    /// No session can be made.
+    Missing,
+}

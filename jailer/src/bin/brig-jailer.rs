@@ -1,0 +1,103 @@
+//! The privileged program; see [`brig_jailer::host`].
+
+use std::io::{IsTerminal, Write};
+use std::os::fd::OwnedFd;
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use brig_jailer::host::{Entrance, Places, report, serve};
+use brig_jailer::sys;
+use clap::Parser;
+
+/// Makes and ends the jails of Brig. Started by systemd or by brigd; runs as root.
+#[derive(Debug, Parser)]
+#[command(version)]
+struct Options {
+    /// Serve the client on this descriptor, and end with it
+    #[arg(long, value_name = "N", conflicts_with = "listen")]
+    fd: Option<i32>,
+    /// Serve clients on a socket made at this path
+    #[arg(long, value_name = "PATH")]
+    listen: Option<PathBuf>,
+    /// The uid that may connect to --listen, beside root
+    #[arg(long, value_name = "UID", default_value_t = 0)]
+    client_uid: u32,
+    /// Folder of policies; a later one overrides an earlier one by file name
+    #[arg(long, value_name = "DIR", default_values = ["/usr/share/brig/policies", "/etc/brig/policies"])]
+    policies: Vec<PathBuf>,
+    /// The image store
+    #[arg(long, value_name = "DIR", default_value = "/var/lib/brig/images")]
+    images: PathBuf,
+    /// The kernel layer
+    #[arg(long, value_name = "DIR", default_value = "/usr/lib/brig/kernel")]
+    kernel: PathBuf,
+    /// The folder of brig-init and brig-files
+    #[arg(long, value_name = "DIR", default_value = "/usr/lib/brig")]
+    programs: PathBuf,
+    /// Ceilings of all policies
+    #[arg(long, value_name = "FILE", default_value = "/etc/brig/ceilings.toml")]
+    ceilings: PathBuf,
+    /// Print what this host can enforce, as JSON, and end
+    #[arg(long)]
+    doctor: bool,
+}
+
+fn main() -> ExitCode {
+    let filter = tracing_subscriber::EnvFilter::try_from_env("BRIG_LOG").unwrap_or_else(|_| "info".into());
+    let colour = std::io::stderr().is_terminal();
+    tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_writer(std::io::stderr)
+        .with_ansi(colour)
+        .init();
+    match run(Options::parse()) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            tracing::error!("{error}");
+            ExitCode::from(78)
+        }
+    }
+}
+
+fn run(options: Options) -> Result<(), Box<dyn std::error::Error>> {
+    let places = Places {
+        policies: options.policies.into_iter().filter(|folder| folder.is_dir()).collect(),
+        images: options.images,
+        kernel: options.kernel,
+        programs: options.programs,
+        ceilings: options.ceilings,
+    };
+    if options.doctor {
+        let text = serde_json::to_string_pretty(&report(&places))?;
+        writeln!(std::io::stdout(), "{text}")?;
+        return Ok(());
+    }
+    let entrance = match (options.fd, options.listen) {
+        (Some(number), _) => Entrance::Connected(sys::inherited(number)?),
+        (None, Some(path)) => Entrance::Listening {
+            socket: listen(&path)?,
+            uid: options.client_uid,
+        },
+        (None, None) => return Err("one of --fd and --listen is needed".into()),
+    };
+    sys::cloexec_from(3)?;
+    Ok(serve(places, entrance)?)
+}
+
+/// Makes the socket, readable for its owner alone; systemd gives the folder to the daemon's user.
+fn listen(path: &std::path::Path) -> Result<OwnedFd, Box<dyn std::error::Error>> {
+    use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, bind, connect, listen, socket_with};
+    // A socket that nobody listens on is left from a process that was killed.
+    let socket = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?;
+    let address = SocketAddrUnix::new(path)?;
+    if connect(&socket, &address).is_ok() {
+        return Err(format!("{}: another jailer listens there", path.display()).into());
+    }
+    if path.exists() {
+        std::fs::remove_file(path)?;
+    }
+    let socket = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?;
+    bind(&socket, &address)?;
+    listen(&socket, 8)?;
+    Ok(socket)
+}

@@ -1,0 +1,152 @@
+//! Control groups: one group per session with everything of it inside, limits that are read back, and a kill that
+//! nothing survives.
+//!
+//! Below the jailer's own group lies `brig-NN`, one per running jailer, and in it for each session
+//!
+//! ```text
+//! session/            a ceiling: all that follows, together
+//!     init/           pid 1, with a small limit of its own, so that guests can't starve it
+//!     guest/          the limits of the policy
+//!         files/      the file helper: what it writes is charged to the session
+//!         EXECUTION/  one leaf per program; memory.oom.group is on
+//! ```
+//!
+//! The version 2 tree tracks and kills (`cgroup.kill`, `cgroup.events`) on every host. Limits sit there too where it
+//! has the controllers; on hybrid hosts the same folders exist in the version 1 hierarchies of memory, cpu and pids.
+//!
+//! Kernel: 5.14 (`cgroup.kill`). Source: Documentation/admin-guide/cgroup-v2.rst, cgroup-v1/.
+
+mod layout;
+mod limits;
+mod session;
+
+pub use layout::{Controllers, Layout, LayoutError};
+pub use limits::Limits;
+pub use session::{Leaf, SessionGroups};
+
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use crate::step::SysError;
+
+/// The group of one jailer, in all hierarchies that it uses.
+#[derive(Debug)]
+pub struct Cgroups {
+    layout: Layout,
+    name: String,
+}
+
+impl Cgroups {
+    /// Makes the jailer's group, after removing what a dead jailer left under the same name.
+    pub fn open(layout: Layout, name: &str) -> Result<Self, SysError> {
+        let groups = Self {
+            layout,
+            name: name.to_owned(),
+        };
+        groups.sweep()?;
+        for base in groups.bases() {
+            make_dir(&base)?;
+        }
+        if groups.layout.controllers == Controllers::V2 {
+            layout::enable_controllers(&groups.layout.v2)?;
+            layout::enable_controllers(&groups.layout.v2.join(&groups.name))?;
+        }
+        Ok(groups)
+    }
+
+    /// Where limits are set.
+    pub fn controllers(&self) -> &Controllers {
+        &self.layout.controllers
+    }
+
+    /// The jailer's folder in the version 2 tree.
+    pub fn tracking_base(&self) -> PathBuf {
+        self.layout.v2.join(&self.name)
+    }
+
+    fn bases(&self) -> Vec<PathBuf> {
+        let mut bases = vec![self.tracking_base()];
+        bases.extend(
+            self.layout
+                .controllers
+                .v1_folders()
+                .into_iter()
+                .map(|folder| folder.join(&self.name)),
+        );
+        bases
+    }
+
+    /// Kills and removes all that lies in the jailer's group: what a jailer that died has left.
+    ///
+    /// Waits at most two seconds; called only at the start and the end of the program, when there is no session to
+    /// keep waiting.
+    pub fn sweep(&self) -> Result<(), SysError> {
+        let deadline = std::time::Instant::now() + std::time::Duration::from_secs(2);
+        loop {
+            let tracked = self.tracking_base();
+            if tracked.exists() {
+                write_file(&tracked.join("cgroup.kill"), "1")?;
+            }
+            match self.bases().iter().try_for_each(|base| remove_tree(base)) {
+                Err(error) if std::time::Instant::now() > deadline => return Err(error),
+                Err(_) => std::thread::sleep(std::time::Duration::from_millis(5)),
+                Ok(()) => return Ok(()),
+            }
+        }
+    }
+}
+
+/// Makes a folder that may be there already.
+fn make_dir(path: &Path) -> Result<(), SysError> {
+    match fs::create_dir(path) {
+        Err(error) if error.kind() != io::ErrorKind::AlreadyExists => Err(sys_error("mkdir", path, &error)),
+        _ => Ok(()),
+    }
+}
+
+/// Removes a group; `EBUSY` while a process is still leaving it.
+fn remove_dir(path: &Path) -> Result<(), SysError> {
+    match fs::remove_dir(path) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(sys_error("rmdir", path, &error)),
+        _ => Ok(()),
+    }
+}
+
+/// Removes a group and those below it.
+fn remove_tree(path: &Path) -> Result<(), SysError> {
+    let entries = match fs::read_dir(path) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+        other => other.map_err(|error| sys_error("readdir", path, &error))?,
+    };
+    for entry in entries.flatten() {
+        if entry.file_type().is_ok_and(|kind| kind.is_dir()) {
+            remove_tree(&entry.path())?;
+        }
+    }
+    remove_dir(path)
+}
+
+fn write_file(path: &Path, value: &str) -> Result<(), SysError> {
+    fs::write(path, value).map_err(|error| sys_error(&format!("write({value:?})"), path, &error))
+}
+
+fn read_file(path: &Path) -> Result<String, SysError> {
+    fs::read_to_string(path)
+        .map(|text| text.trim().to_owned())
+        .map_err(|error| sys_error("read", path, &error))
+}
+
+/// Reads `key value` lines; a missing file or key is `None`.
+fn read_keyed(path: &Path, key: &str) -> Option<u64> {
+    let text = fs::read_to_string(path).ok()?;
+    text.lines()
+        .find_map(|line| line.strip_prefix(key)?.strip_prefix(' ')?.trim().parse().ok())
+}
+
+fn sys_error(call: &str, path: &Path, error: &io::Error) -> SysError {
+    SysError::new(
+        format!("{call}({})", path.display()),
+        error.raw_os_error().unwrap_or(libc::EIO),
+    )
+}

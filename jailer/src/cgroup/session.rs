@@ -1,0 +1,355 @@
+//! The groups of one session, and the leaves of its programs.
+
+use std::fs::File;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{Mode, OFlags};
+
+use super::limits::{self, Limits};
+use super::{
+    Cgroups, Controllers, layout, make_dir, read_file, read_keyed, remove_dir, remove_tree, sys_error, write_file,
+};
+use crate::api::{Quantities, Usage};
+use crate::ids::Id;
+use crate::step::SysError;
+
+/// What pid 1 may use, in bytes: about 3 MiB are used.
+const INIT_MEMORY: u64 = 32 << 20;
+/// pid 1 itself, and one child on its way out of the group.
+const INIT_PIDS: u64 = 8;
+/// What the file helper adds to the processes of the guest.
+const HELPER_PIDS: u64 = 1;
+
+/// The groups of one session.
+#[derive(Debug)]
+pub struct SessionGroups {
+    controllers: Controllers,
+    /// The bases of the hierarchies: version 2 first, then version 1 in the order memory, cpu, pids.
+    bases: Vec<PathBuf>,
+    session: PathBuf,
+    directory: OwnedFd,
+    /// The host uid that may clone into leaves.
+    owner: u32,
+    guest: Limits,
+    /// Whether memory can't go to swap.
+    pub no_swap: bool,
+}
+
+/// The group of one program.
+#[derive(Debug)]
+pub struct Leaf {
+    /// Version 2 first, then memory, cpu, pids.
+    folders: Vec<PathBuf>,
+    directory: OwnedFd,
+    tasks: Vec<OwnedFd>,
+    events: OwnedFd,
+    oom_events: Option<OwnedFd>,
+    pids_refused_before: u64,
+}
+
+impl Cgroups {
+    /// Makes a session's groups and limits them. On a version 2 host, [`SessionGroups::settle`] does the second half.
+    pub fn session(&self, id: &Id, quantities: &Quantities, owner: u32) -> Result<SessionGroups, SysError> {
+        let session = PathBuf::from(id.as_str());
+        let bases = self.bases();
+        for base in &bases {
+            make_dir(&base.join(&session))?;
+        }
+        let directory = open_group(&bases[0].join(&session))?;
+        let guest = Limits {
+            memory_bytes: Some(quantities.memory_bytes.saturating_add(quantities.disk_bytes)),
+            cpu_millis: Some(quantities.cpu_millis),
+            pids: Some(quantities.pids.saturating_add(HELPER_PIDS)),
+        };
+        let controllers = self.controllers().clone();
+        let mut groups = SessionGroups {
+            controllers,
+            bases,
+            session,
+            directory,
+            owner,
+            guest,
+            no_swap: false,
+        };
+        let made = groups.limit_ceiling().and_then(|()| match groups.controllers {
+            Controllers::V2 => groups.make_init(),
+            Controllers::V1 { .. } => groups.make_init().and_then(|()| groups.make_guest()),
+        });
+        match made {
+            Ok(()) => Ok(groups),
+            Err(error) => {
+                groups.remove()?;
+                Err(error)
+            }
+        }
+    }
+}
+
+impl SessionGroups {
+    fn limit_ceiling(&mut self) -> Result<(), SysError> {
+        let ceiling = Limits {
+            memory_bytes: self.guest.memory_bytes.map(|bytes| bytes.saturating_add(INIT_MEMORY)),
+            cpu_millis: None,
+            pids: self.guest.pids.map(|count| count.saturating_add(INIT_PIDS)),
+        };
+        self.no_swap = self.limit(&self.session.clone(), &ceiling)?;
+        self.own(&self.bases[0].join(&self.session))
+    }
+
+    fn make_init(&self) -> Result<(), SysError> {
+        let init = self.session.join("init");
+        for base in &self.bases {
+            make_dir(&base.join(&init))?;
+        }
+        match self.controllers {
+            Controllers::V2 => Ok(()),
+            Controllers::V1 { .. } => self.limit(&init, &init_limits()).map(drop),
+        }
+    }
+
+    fn make_guest(&mut self) -> Result<(), SysError> {
+        let guest = self.session.join("guest");
+        for base in &self.bases {
+            make_dir(&base.join(&guest))?;
+        }
+        let no_swap = self.limit(&guest, &self.guest)?;
+        self.no_swap = self.no_swap && no_swap;
+        self.own(&self.bases[0].join(&guest))
+    }
+
+    fn limit(&self, below: &Path, limits: &Limits) -> Result<bool, SysError> {
+        limits::set(&self.placed_controllers(), &self.bases[0], below, limits)
+    }
+
+    /// The hierarchies with the jailer's own folder in them.
+    fn placed_controllers(&self) -> Controllers {
+        match &self.bases[1..] {
+            [memory, cpu, pids] => Controllers::V1 {
+                memory: memory.clone(),
+                cpu: cpu.clone(),
+                pids: pids.clone(),
+            },
+            _ => Controllers::V2,
+        }
+    }
+
+    /// Lets pid 1 clone into this group: that takes write access to `cgroup.procs` of the target and of the common
+    /// ancestor. The folders stay root's.
+    fn own(&self, group: &Path) -> Result<(), SysError> {
+        let file = group.join("cgroup.procs");
+        std::os::unix::fs::chown(&file, Some(self.owner), None).map_err(|error| sys_error("chown", &file, &error))
+    }
+
+    /// Where the limits sit.
+    pub fn controllers(&self) -> &Controllers {
+        &self.controllers
+    }
+
+    /// The group into which pid 1 is cloned.
+    pub fn directory(&self) -> BorrowedFd<'_> {
+        self.directory.as_fd()
+    }
+
+    /// The version 1 `tasks` files that pid 1 joins before and after its cgroup namespace is made: the namespace then
+    /// begins at the session's group.
+    pub fn birth_tasks(&self) -> Result<(Vec<OwnedFd>, Vec<OwnedFd>), SysError> {
+        let open = |below: &Path| -> Result<Vec<OwnedFd>, SysError> {
+            self.bases[1..]
+                .iter()
+                .map(|base| open_tasks(&base.join(below)))
+                .collect()
+        };
+        Ok((open(&self.session)?, open(&self.session.join("init"))?))
+    }
+
+    /// Moves pid 1 to its own group and hands the controllers down, which a group with processes can't do.
+    pub fn settle(&mut self, pid: i32) -> Result<(), SysError> {
+        if self.controllers != Controllers::V2 {
+            return Ok(());
+        }
+        let session = self.bases[0].join(&self.session);
+        write_file(&session.join("init/cgroup.procs"), &pid.to_string())?;
+        layout::enable_controllers(&session)?;
+        self.limit(&self.session.join("init"), &init_limits())?;
+        self.make_guest()?;
+        layout::enable_controllers(&session.join("guest"))
+    }
+
+    /// Makes the group of a program.
+    pub fn leaf(&self, name: &str) -> Result<Leaf, SysError> {
+        let below = self.session.join("guest").join(name);
+        let folders: Vec<PathBuf> = self.bases.iter().map(|base| base.join(&below)).collect();
+        let made = self.make_leaf(&folders, &below);
+        if made.is_err() {
+            folders.iter().try_for_each(|folder| remove_dir(folder))?;
+        }
+        made
+    }
+
+    /// The limit of processes is set here too: the peak of a group that only its parent limits counts a fork that the
+    /// parent refused.
+    fn make_leaf(&self, folders: &[PathBuf], below: &Path) -> Result<Leaf, SysError> {
+        folders.iter().try_for_each(|folder| make_dir(folder))?;
+        let pids = self.guest.pids.map(|count| count.saturating_sub(HELPER_PIDS));
+        self.limit(
+            below,
+            &Limits {
+                pids,
+                ..Limits::default()
+            },
+        )?;
+        self.own(&folders[0])?;
+        let oom_events = match self.controllers {
+            Controllers::V2 => {
+                write_file(&folders[0].join("memory.oom.group"), "1")?;
+                None
+            }
+            Controllers::V1 { .. } => Some(v1_oom_events(&folders[1])?),
+        };
+        let leaf = Leaf {
+            directory: open_group(&folders[0])?,
+            tasks: folders[1..]
+                .iter()
+                .map(|folder| open_tasks(folder))
+                .collect::<Result<_, _>>()?,
+            events: open_file(&folders[0].join("cgroup.events"))?,
+            oom_events,
+            pids_refused_before: 0,
+            folders: folders.to_vec(),
+        };
+        let pids_refused_before = leaf.pids_refused();
+        Ok(Leaf {
+            pids_refused_before,
+            ..leaf
+        })
+    }
+
+    /// Kills everything of the session, pid 1 too. Nothing can fork its way out.
+    pub fn kill(&self) -> Result<(), SysError> {
+        write_file(&self.bases[0].join(&self.session).join("cgroup.kill"), "1")
+    }
+
+    /// Whether a live process is left.
+    pub fn populated(&self) -> bool {
+        let events = self.bases[0].join(&self.session).join("cgroup.events");
+        read_keyed(&events, "populated").is_some_and(|value| value != 0)
+    }
+
+    /// Removes the groups; fails with `EBUSY` while a process is still leaving. Doing it again is harmless.
+    pub fn remove(&self) -> Result<(), SysError> {
+        self.bases
+            .iter()
+            .try_for_each(|base| remove_tree(&base.join(&self.session)))
+    }
+}
+
+impl Leaf {
+    /// What brig-init needs to start a program here: the group to clone into, then the `tasks` files to join.
+    pub fn join_descriptors(&self) -> Vec<BorrowedFd<'_>> {
+        std::iter::once(self.directory.as_fd())
+            .chain(self.tasks.iter().map(AsFd::as_fd))
+            .collect()
+    }
+
+    /// `cgroup.events`: has `POLLPRI` after each change of `populated`.
+    pub fn events(&self) -> BorrowedFd<'_> {
+        self.events.as_fd()
+    }
+
+    /// On version 1: readable when the group ran out of memory; version 2 kills the whole leaf by itself.
+    pub fn oom_events(&self) -> Option<BorrowedFd<'_>> {
+        self.oom_events.as_ref().map(AsFd::as_fd)
+    }
+
+    /// Kills all processes of the leaf.
+    pub fn kill(&self) -> Result<(), SysError> {
+        write_file(&self.folders[0].join("cgroup.kill"), "1")
+    }
+
+    /// Whether a live process is left. Reading re-arms the event.
+    pub fn populated(&self) -> bool {
+        let mut text = [0; 256];
+        match rustix::io::pread(&self.events, &mut text, 0) {
+            Ok(length) => !String::from_utf8_lossy(&text[..length]).contains("populated 0"),
+            Err(_) => false,
+        }
+    }
+
+    /// Processes of the leaf that were killed for memory.
+    pub fn oom_kills(&self) -> u64 {
+        let file = match self.folders.get(1) {
+            Some(memory) => memory.join("memory.oom_control"),
+            None => self.folders[0].join("memory.events"),
+        };
+        read_keyed(&file, "oom_kill").unwrap_or(0)
+    }
+
+    /// Forks refused since the leaf was made. The limit sits on the group above, whose counter is read.
+    pub fn pids_refused(&self) -> u64 {
+        let leaf = self.folders.get(3).unwrap_or(&self.folders[0]);
+        let count = |group: &Path| read_keyed(&group.join("pids.events"), "max").unwrap_or(0);
+        let total = count(leaf).max(leaf.parent().map_or(0, count));
+        total.saturating_sub(self.pids_refused_before)
+    }
+
+    /// What the leaf's processes have used.
+    pub fn usage(&self) -> Usage {
+        let number = |path: PathBuf| read_file(&path).ok().and_then(|text| text.parse().ok()).unwrap_or(0);
+        let memory = match self.folders.get(1) {
+            Some(memory) => memory.join("memory.max_usage_in_bytes"),
+            None => self.folders[0].join("memory.peak"),
+        };
+        let pids = self.folders.get(3).unwrap_or(&self.folders[0]).join("pids.peak");
+        Usage {
+            cpu_us: read_keyed(&self.folders[0].join("cpu.stat"), "usage_usec").unwrap_or(0),
+            memory_peak_bytes: number(memory),
+            processes_peak: number(pids),
+        }
+    }
+
+    /// Removes the group; fails with `EBUSY` while a process is still leaving.
+    pub fn remove(&self) -> Result<(), SysError> {
+        self.folders.iter().try_for_each(|folder| remove_dir(folder))
+    }
+}
+
+fn init_limits() -> Limits {
+    Limits {
+        memory_bytes: Some(INIT_MEMORY),
+        cpu_millis: None,
+        pids: Some(INIT_PIDS),
+    }
+}
+
+fn open_group(path: &Path) -> Result<OwnedFd, SysError> {
+    open(path, OFlags::RDONLY | OFlags::DIRECTORY)
+}
+
+fn open_tasks(folder: &Path) -> Result<OwnedFd, SysError> {
+    open(&folder.join("tasks"), OFlags::WRONLY)
+}
+
+fn open_file(path: &Path) -> Result<OwnedFd, SysError> {
+    open(path, OFlags::RDONLY)
+}
+
+fn open(path: &Path, flags: OFlags) -> Result<OwnedFd, SysError> {
+    rustix::fs::open(path, flags | OFlags::CLOEXEC, Mode::empty())
+        .map_err(|error| SysError::new(format!("open({})", path.display()), error.raw_os_error()))
+}
+
+/// Asks the memory controller of version 1 to tell when the group or one above it is out of memory.
+///
+/// Source: Documentation/admin-guide/cgroup-v1/memory.rst, section 9 and 10.
+fn v1_oom_events(memory: &Path) -> Result<OwnedFd, SysError> {
+    use rustix::event::{EventfdFlags, eventfd};
+    use std::os::fd::AsRawFd;
+    let counter = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)
+        .map_err(|error| SysError::new("eventfd()", error.raw_os_error()))?;
+    let path = memory.join("memory.oom_control");
+    let control = File::open(&path).map_err(|error| sys_error("open", &path, &error))?;
+    let line = format!("{} {}", counter.as_raw_fd(), control.as_raw_fd());
+    write_file(&memory.join("cgroup.event_control"), &line)?;
+    Ok(counter)
+}

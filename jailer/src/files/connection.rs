@@ -1,0 +1,91 @@
+//! The helper's end of the socket: frames in, frames out.
+#![forbid(unsafe_code)]
+
+use std::io::{self, ErrorKind, Read, Write};
+use std::os::unix::net::UnixStream;
+
+use super::wire::{self, HEADER, Request, Response, WireError};
+
+/// Answers are gathered up to this many bytes before they are sent.
+const GATHERED: usize = 64 * 1024;
+
+/// Why the helper can't go on.
+#[derive(Debug, thiserror::Error)]
+pub enum Broken {
+    #[error(transparent)]
+    Wire(#[from] WireError),
+    #[error("the stream ended within a frame or a file")]
+    CutShort,
+    #[error("a request where data was due, or data where a request was due")]
+    OutOfOrder,
+    #[error("socket: {0}")]
+    Socket(#[from] io::Error),
+}
+
+/// A socket to `brigd`, blocking.
+#[derive(Debug)]
+pub(super) struct Connection {
+    socket: UnixStream,
+    body: Vec<u8>,
+    out: Vec<u8>,
+}
+
+impl Connection {
+    pub(super) fn new(socket: UnixStream) -> Self {
+        Self {
+            socket,
+            body: Vec::new(),
+            out: Vec::new(),
+        }
+    }
+
+    /// Waits for the next request; `None` when the other end is gone.
+    pub(super) fn receive(&mut self) -> Result<Option<Request>, Broken> {
+        let mut header = [0; HEADER];
+        if !self.fill_header(&mut header)? {
+            return Ok(None);
+        }
+        self.body.resize(wire::body_length(header)?, 0);
+        self.socket.read_exact(&mut self.body).map_err(cut_short)?;
+        Ok(Some(wire::decode(&self.body)?))
+    }
+
+    /// Sends an answer, now or with the next ones.
+    pub(super) fn send(&mut self, response: &Response) -> Result<(), Broken> {
+        self.out.extend_from_slice(&wire::encode(response)?);
+        if self.out.len() >= GATHERED {
+            self.flush()
+        } else {
+            Ok(())
+        }
+    }
+
+    /// Sends what was gathered.
+    pub(super) fn flush(&mut self) -> Result<(), Broken> {
+        self.socket.write_all(&self.out)?;
+        self.out.clear();
+        Ok(())
+    }
+
+    /// Reads a header; false at the end of the stream.
+    fn fill_header(&mut self, header: &mut [u8; HEADER]) -> Result<bool, Broken> {
+        loop {
+            match self.socket.read(&mut header[..1]) {
+                Ok(0) => return Ok(false),
+                Ok(_) => break,
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
+        self.socket.read_exact(&mut header[1..]).map_err(cut_short)?;
+        Ok(true)
+    }
+}
+
+fn cut_short(error: io::Error) -> Broken {
+    if error.kind() == ErrorKind::UnexpectedEof {
+        Broken::CutShort
+    } else {
+        error.into()
+    }
+}

@@ -1,0 +1,91 @@
+//! Serves the requests of one connection, one after the other.
+#![forbid(unsafe_code)]
+
+use std::os::unix::net::UnixStream;
+
+use rustix::time::Timespec;
+
+use super::changes::{Collection, Snapshot, coarse_now};
+pub use super::connection::Broken;
+use super::connection::Connection;
+use super::inspect;
+use super::root::Root;
+use super::transfer::{Trouble, Upload, send_file};
+use super::wire::{Failure, Put, Request, Response, Walk};
+
+/// Answers whatever is asked first with a failure, and serves nothing.
+pub fn refuse(socket: UnixStream, failure: Failure) -> Result<(), Broken> {
+    let mut connection = Connection::new(socket);
+    connection.send(&Response::Failed(failure))?;
+    connection.flush()
+}
+
+/// The helper, with the directory that it serves.
+#[derive(Debug)]
+pub struct Server {
+    connection: Connection,
+    root: Root,
+    snapshot: Option<Snapshot>,
+    /// When the last file was put in its place.
+    last_put: Option<Timespec>,
+}
+
+impl Server {
+    /// Serves files below `root` to whoever holds the other end of `socket`.
+    pub fn new(socket: UnixStream, root: Root) -> Self {
+        Self {
+            connection: Connection::new(socket),
+            root,
+            snapshot: None,
+            last_put: None,
+        }
+    }
+
+    /// Answers until the other end is gone.
+    ///
+    /// Errors: what broke the connection. A request that fails is an answer, not an error.
+    pub fn serve(mut self) -> Result<(), Broken> {
+        while let Some(request) = self.connection.receive()? {
+            let last = match self.answer(request) {
+                Ok(response) => response,
+                Err(Trouble::Failed(failure)) => Response::Failed(failure),
+                Err(Trouble::Broken(broken)) => return Err(broken),
+            };
+            self.connection.send(&last)?;
+            self.connection.flush()?;
+        }
+        Ok(())
+    }
+
+    fn answer(&mut self, request: Request) -> Result<Response, Trouble> {
+        match request {
+            Request::Put(put) => self.put(&put),
+            Request::Data(_) | Request::End => Err(Broken::OutOfOrder.into()),
+            Request::Get(get) => send_file(&self.root, &get, &mut self.connection),
+            Request::Snapshot(bounds) => self.take_snapshot(bounds),
+            Request::Collect(ask) => Collection::run(&self.root, &ask, self.snapshot.as_ref(), &mut self.connection),
+            Request::Inspect(ask) => Ok(Response::Inspected(inspect::inspect(&self.root, &ask)?)),
+        }
+    }
+
+    fn put(&mut self, put: &Put) -> Result<Response, Trouble> {
+        let mut upload = Upload::begin(&self.root, put);
+        loop {
+            match self.connection.receive()?.ok_or(Broken::CutShort)? {
+                Request::Data(bytes) => upload = upload.and_then(|upload| upload.write(&bytes)),
+                Request::End => break,
+                _ => return Err(Broken::OutOfOrder.into()),
+            }
+        }
+        let sum = upload.and_then(Upload::finish)?;
+        self.last_put = Some(coarse_now());
+        Ok(Response::Stored(sum))
+    }
+
+    fn take_snapshot(&mut self, bounds: Walk) -> Result<Response, Trouble> {
+        let (snapshot, truncated) = Snapshot::take(&self.root, bounds, self.last_put)?;
+        let files = snapshot.len();
+        self.snapshot = Some(snapshot);
+        Ok(Response::Snapshotted { files, truncated })
+    }
+}

@@ -1,0 +1,186 @@
+//! Files in and out: bytes are copied, names are only made when all of them are there.
+#![forbid(unsafe_code)]
+
+use std::os::fd::{AsFd, OwnedFd};
+
+use rustix::fs::{AtFlags, Mode, OFlags, RenameFlags, Timespec, Timestamps, UTIME_OMIT};
+use rustix::io::Errno;
+use sha2::{Digest, Sha256};
+
+use super::connection::{Broken, Connection};
+use super::root::{Root, failure, open_in};
+use super::wire::{CHUNK_MAX, Failure, Get, Op, Put, Response, Sum, Time};
+
+/// The start of the names under which files are written before they get their own.
+pub(super) const PARTIAL: &[u8] = b".brig-put-";
+
+/// Why a request got no answer of its own.
+#[derive(Debug)]
+pub(super) enum Trouble {
+    /// It failed, which is an answer.
+    Failed(Failure),
+    /// The connection can't be used any more.
+    Broken(Broken),
+}
+
+impl From<Failure> for Trouble {
+    fn from(failure: Failure) -> Self {
+        Self::Failed(failure)
+    }
+}
+
+impl<E: Into<Broken>> From<E> for Trouble {
+    fn from(broken: E) -> Self {
+        Self::Broken(broken.into())
+    }
+}
+
+/// A file that is being written. Dropped before its end it leaves nothing behind.
+#[derive(Debug)]
+pub(super) struct Upload<'p> {
+    put: &'p Put,
+    parent: OwnedFd,
+    name: &'p [u8],
+    /// The name it has until it is whole; empty when there is nothing to remove.
+    partial: Vec<u8>,
+    file: OwnedFd,
+    left: u64,
+    hash: Sha256,
+}
+
+impl<'p> Upload<'p> {
+    pub(super) fn begin(root: &Root, put: &'p Put) -> Result<Self, Failure> {
+        if put.make_parents {
+            root.make_parents(&put.path)?;
+        }
+        let (parent, name) = root.parent(&put.path)?;
+        let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL;
+        let created = partial_name().and_then(|partial| {
+            Ok((
+                open_in(parent.as_fd(), &partial, flags, Mode::from_raw_mode(0o600))?,
+                partial,
+            ))
+        });
+        let (file, partial) = created.map_err(|errno| failure(Op::Create, errno, &put.path))?;
+        Ok(Self {
+            put,
+            parent,
+            name,
+            partial,
+            file,
+            left: put.size,
+            hash: Sha256::new(),
+        })
+    }
+
+    pub(super) fn write(mut self, bytes: &[u8]) -> Result<Self, Failure> {
+        let too_many = || failure(Op::Write, Errno::FBIG, &self.put.path);
+        self.left = self.left.checked_sub(bytes.len() as u64).ok_or_else(too_many)?;
+        let mut rest = bytes;
+        while !rest.is_empty() {
+            match rustix::io::write(&self.file, rest) {
+                Ok(written) => rest = &rest[written..],
+                Err(Errno::INTR) => {}
+                Err(errno) => return Err(failure(Op::Write, errno, &self.put.path)),
+            }
+        }
+        self.hash.update(bytes);
+        Ok(self)
+    }
+
+    pub(super) fn finish(mut self) -> Result<Sum, Failure> {
+        if self.left > 0 {
+            return Err(failure(Op::Write, Errno::CANCELED, &self.put.path));
+        }
+        self.set_attributes()
+            .map_err(|errno| failure(Op::Write, errno, &self.put.path))?;
+        self.move_into_place()
+            .map_err(|errno| failure(Op::Rename, errno, &self.put.path))?;
+        Ok(Sum {
+            size: self.put.size,
+            sha256: std::mem::take(&mut self.hash).finalize().into(),
+        })
+    }
+
+    fn set_attributes(&self) -> Result<(), Errno> {
+        rustix::fs::fchmod(&self.file, Mode::from_raw_mode(self.put.mode & 0o777))?;
+        let Some(Time { seconds, nanoseconds }) = self.put.mtime else {
+            return Ok(());
+        };
+        let times = Timestamps {
+            last_access: Timespec {
+                tv_sec: 0,
+                tv_nsec: UTIME_OMIT,
+            },
+            last_modification: Timespec {
+                tv_sec: seconds,
+                tv_nsec: nanoseconds.into(),
+            },
+        };
+        rustix::fs::futimens(&self.file, &times)
+    }
+
+    fn move_into_place(&mut self) -> Result<(), Errno> {
+        let flags = if self.put.overwrite {
+            RenameFlags::empty()
+        } else {
+            RenameFlags::NOREPLACE
+        };
+        rustix::fs::renameat_with(&self.parent, &*self.partial, &self.parent, self.name, flags)?;
+        self.partial.clear();
+        // The directory is the guest's: it may have put something else in the place of the partial file.
+        let ours = rustix::fs::fstat(&self.file)?;
+        let there = rustix::fs::statat(&self.parent, self.name, AtFlags::SYMLINK_NOFOLLOW)?;
+        if (there.st_dev, there.st_ino, there.st_nlink) == (ours.st_dev, ours.st_ino, 1) {
+            Ok(())
+        } else {
+            Err(Errno::STALE)
+        }
+    }
+}
+
+impl Drop for Upload<'_> {
+    fn drop(&mut self) {
+        if !self.partial.is_empty() {
+            // A failure leaves a file that the walk ignores and that ends with the session.
+            let _ = rustix::fs::unlinkat(&self.parent, &*self.partial, AtFlags::empty());
+        }
+    }
+}
+
+/// Sends a file, or a part of it.
+pub(super) fn send_file(root: &Root, get: &Get, to: &mut Connection) -> Result<Response, Trouble> {
+    let (file, stat) = root.open_regular(&get.path)?;
+    let there = u64::try_from(stat.st_size).unwrap_or(0).saturating_sub(get.offset);
+    let wanted = get.length.map_or(there, |length| length.min(there));
+    if wanted > get.max_bytes {
+        return Err(failure(Op::Read, Errno::FBIG, &get.path).into());
+    }
+    let (mut sent, mut hash) = (0, Sha256::new());
+    while sent < wanted {
+        // The file may have shrunk since; it can't make this longer than what was agreed on.
+        let chunk = usize::try_from(wanted - sent).unwrap_or(CHUNK_MAX).min(CHUNK_MAX);
+        let mut bytes = vec![0; chunk];
+        let read = match rustix::io::pread(&file, &mut bytes[..], get.offset + sent) {
+            Ok(0) => break,
+            Ok(read) => read,
+            Err(Errno::INTR) => continue,
+            Err(errno) => return Err(failure(Op::Read, errno, &get.path).into()),
+        };
+        bytes.truncate(read);
+        hash.update(&bytes);
+        sent += read as u64;
+        to.send(&Response::Data(bytes))?;
+    }
+    Ok(Response::End(Sum {
+        size: sent,
+        sha256: hash.finalize().into(),
+    }))
+}
+
+/// A name that the guest can't have taken already.
+fn partial_name() -> Result<Vec<u8>, Errno> {
+    let mut random = [0_u8; 8];
+    rustix::rand::getrandom(&mut random, rustix::rand::GetRandomFlags::empty())?;
+    Ok([PARTIAL, format!("{:016x}", u64::from_ne_bytes(random)).as_bytes()].concat())
+}

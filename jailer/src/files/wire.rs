@@ -1,0 +1,389 @@
+//! Messages between `brigd` and `brig-files`: postcard in frames on a stream socket.
+//!
+//! A frame is the length of its body, a `u32` in little-endian order, and the body. `brigd` sends [`Request`]s, the
+//! helper [`Response`]s; both ends check the length before they read the body. Every request but `Data` and `End`
+//! (which belong to `Put`) is answered by exactly one last response:
+//!
+//! | request | responses |
+//! |---|---|
+//! | `Put`, `Data`..., `End` | `Stored` |
+//! | `Get` | `Data`..., `End` |
+//! | `Snapshot` | `Snapshotted` |
+//! | `Collect` | `Found` and `Skipped`..., `Collected` |
+//! | `Inspect` | `Inspected` |
+//!
+//! or, in place of the last one, `Failed`. A `Put` that fails takes the rest of its data and throws it away: its one
+//! answer comes after `End` always. Bytes that are not a frame of a request, or a request in the middle of a `Put`, end
+//! the helper.
+//!
+//! Paths are bytes, relative to the working directory, without empty, `.` and `..` parts. What the helper says about
+//! files comes from a place where hostile code ran: a client checks sizes and counts against what it asked for.
+
+use std::fmt;
+use std::io;
+
+use serde::{Deserialize, Serialize};
+
+use super::frame::bulk;
+pub use super::frame::{FRAME_MAX, HEADER, WireError, body_length, decode, encode};
+
+/// The most bytes of a file in one `Data`.
+pub const CHUNK_MAX: usize = 256 * 1024;
+/// The longest path, in bytes.
+///
+/// Source: path_resolution(7), `PATH_MAX` with its terminating byte.
+pub const PATH_MAX: usize = 4095;
+
+/// From `brigd` to the helper.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Request {
+    /// Writes a file. `Data` follows, `size` bytes in all, then `End`.
+    Put(Put),
+    /// The next bytes of the file that is being written.
+    Data(#[serde(with = "bulk")] Vec<u8>),
+    /// The end of the file that is being written. Before all of its bytes came it takes the file back (`ECANCELED`).
+    End,
+    /// Reads a file.
+    Get(Get),
+    /// Remembers what is there, for `Collect` to tell what is new.
+    Snapshot(Walk),
+    /// Tells what is new or changed since the last `Snapshot`; without one, everything is new.
+    Collect(Collect),
+    /// Looks into a file.
+    Inspect(Inspect),
+}
+
+/// A file to be written: under a name of its own first, moved to its place when all bytes are there.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Put {
+    pub path: Vec<u8>,
+    /// Bytes that will come; one more is `EFBIG`.
+    pub size: u64,
+    /// Permissions; only the bits 0777 count.
+    pub mode: u32,
+    /// Time of last change; absent is now.
+    pub mtime: Option<Time>,
+    /// Whether directories on the way are made (mode 0755).
+    pub make_parents: bool,
+    /// Whether a file of that name is replaced; else it is `EEXIST`.
+    pub overwrite: bool,
+}
+
+/// A file to be read.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Get {
+    pub path: Vec<u8>,
+    /// First byte; past the end of the file is no error, and nothing comes.
+    pub offset: u64,
+    /// Bytes wanted; absent is all up to the end.
+    pub length: Option<u64>,
+    /// The largest answer; a longer one is `EFBIG` before any byte, and one that grows meanwhile is cut.
+    pub max_bytes: u64,
+}
+
+/// How far a walk over the tree may go.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Walk {
+    /// Names looked at; at most [`ENTRIES_MAX`].
+    pub max_entries: u32,
+    /// Parts of a path: 1 is files in the working directory itself; at most [`DEPTH_MAX`].
+    pub max_depth: u32,
+    /// Time, in milliseconds.
+    pub time_ms: u32,
+}
+
+/// The most names one walk looks at; a snapshot of as many takes the helper some 20 MiB.
+pub const ENTRIES_MAX: u32 = 200_000;
+/// The most parts of a path that a walk goes down.
+pub const DEPTH_MAX: u32 = 64;
+
+/// What to look for after an execution.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Collect {
+    pub walk: Walk,
+    /// Files told as found; those beyond are only counted.
+    pub max_files: u32,
+    /// Size above which a file is skipped; absent is any size.
+    pub max_bytes_each: Option<u64>,
+    /// Paths that are looked at first, and told even where they are unchanged or in an ignored directory. One that is
+    /// not there is not told. They count among `max_files`.
+    pub expected: Vec<Vec<u8>>,
+}
+
+/// A file to be looked into.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Inspect {
+    pub path: Vec<u8>,
+    /// What the file is taken for, as `image/png`.
+    pub media_type: String,
+    /// Bytes read at most.
+    pub max_bytes: u64,
+    /// Time, in milliseconds.
+    pub time_ms: u32,
+}
+
+/// From the helper to `brigd`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Response {
+    /// The file is in its place.
+    Stored(Sum),
+    /// The next bytes of the file that is being read.
+    Data(#[serde(with = "bulk")] Vec<u8>),
+    /// All bytes that were asked for came; what was sent.
+    End(Sum),
+    Snapshotted {
+        /// Files remembered.
+        files: u64,
+        /// What ended the walk early.
+        truncated: Option<Limit>,
+    },
+    Found(Found),
+    Skipped {
+        path: Vec<u8>,
+        why: Skip,
+    },
+    /// The end of what `Collect` tells.
+    Collected(Collected),
+    Inspected(Inspected),
+    /// The request failed.
+    Failed(Failure),
+}
+
+/// Size and SHA-256 of the bytes that went over the socket.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Sum {
+    pub size: u64,
+    pub sha256: [u8; 32],
+}
+
+/// A new or changed regular file.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Found {
+    pub path: Vec<u8>,
+    /// Length, in bytes.
+    pub size: u64,
+    /// Bytes that it takes up; far less than `size` in a sparse file.
+    pub allocated: u64,
+    /// Permissions, bits 07777.
+    pub mode: u32,
+    /// Time of last change as the guest left it: it can be any.
+    pub mtime: Time,
+    pub change: Change,
+}
+
+/// What became of a file since the snapshot.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Change {
+    Created,
+    Modified,
+    /// Only for files of `expected`.
+    Unchanged,
+}
+
+/// Why something is not told as found.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Skip {
+    Symlink,
+    Fifo,
+    Socket,
+    Device,
+    /// Only for paths of `expected`.
+    Directory,
+    /// A regular file with more than one name.
+    HardLink,
+    /// A directory at `max_depth`, or a path longer than [`PATH_MAX`].
+    TooDeep,
+    /// Beyond `max_files`.
+    TooMany,
+    /// Above `max_bytes_each`.
+    TooLarge,
+    OtherFileSystem,
+    Unreadable,
+}
+
+/// What ended a walk or a look before its end.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Limit {
+    Entries,
+    Time,
+}
+
+/// What a `Collect` did.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Collected {
+    /// Names looked at.
+    pub examined: u64,
+    /// New or changed files, told or not.
+    pub changed: u64,
+    /// Names that were skipped, told or not (the first [`SKIPPED_MAX`] are).
+    pub skipped: u64,
+    /// Files and directories of programs' own making that were not looked at.
+    pub ignored: u64,
+    /// What ended the walk early.
+    pub truncated: Option<Limit>,
+}
+
+/// The most `Skipped` of one `Collect`.
+pub const SKIPPED_MAX: u64 = 256;
+
+/// What was seen in a file. Claims: the file is the guest's.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Inspected {
+    pub verdict: Verdict,
+    /// Why it is invalid, for people; no guest bytes in it.
+    pub problem: Option<String>,
+    /// Numbers and words by name: `width`, `height` of pictures; `rows` (a line of headings counts), `columns` of tables,
+    /// for a workbook of its first sheet, and `sheets`, `unpacked_bytes`; `lines` and `encoding` of text; `pages`;
+    /// `kind` (`object`, `array`, ...) and `entries` of JSON.
+    pub details: Vec<(String, Detail)>,
+    /// What the file may do when it is opened.
+    pub flags: Vec<Flag>,
+    /// Whether a limit of bytes or time ended the look: numbers are then lower bounds, and flags may be missing.
+    pub partial: bool,
+}
+
+/// Whether a file is what it is taken for.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Verdict {
+    /// As far as it was looked at.
+    Valid,
+    Invalid,
+    /// The helper can't look into this type.
+    #[default]
+    Unknown,
+}
+
+/// One value about a file.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Detail {
+    Number(u64),
+    /// A word of the helper's own, no guest bytes.
+    Text(String),
+}
+
+/// Active content.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub enum Flag {
+    /// A `script` element, a `javascript:` address, JavaScript or an open action in a PDF.
+    Script,
+    /// An attribute such as `onload`.
+    EventHandler,
+    /// HTML in an SVG, or an embedded frame, object or form.
+    ForeignObject,
+    /// An address outside the file.
+    ExternalReference,
+    /// Declarations of entities.
+    Entity,
+    /// A workbook with a program in it.
+    Macro,
+    /// A file within the file, or bytes after its end.
+    EmbeddedFile,
+    /// A field of a CSV that a spreadsheet would take for a formula.
+    Formula,
+}
+
+impl Flag {
+    /// The name as results show it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Script => "script",
+            Self::EventHandler => "event_handler",
+            Self::ForeignObject => "foreign_object",
+            Self::ExternalReference => "external_reference",
+            Self::Entity => "entity",
+            Self::Macro => "macro",
+            Self::EmbeddedFile => "embedded_file",
+            Self::Formula => "formula",
+        }
+    }
+}
+
+impl Skip {
+    /// The name as results show it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Symlink => "symlink",
+            Self::Fifo => "fifo",
+            Self::Socket => "socket",
+            Self::Device => "device",
+            Self::Directory => "directory",
+            Self::HardLink => "hard_link",
+            Self::TooDeep => "too_deep",
+            Self::TooMany => "too_many",
+            Self::TooLarge => "too_large",
+            Self::OtherFileSystem => "other_file_system",
+            Self::Unreadable => "unreadable",
+        }
+    }
+}
+
+/// A point in time since 1970.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct Time {
+    pub seconds: i64,
+    /// Below 1,000,000,000.
+    pub nanoseconds: u32,
+}
+
+/// A request that failed.
+///
+/// Beside the kernel's own error numbers: `EINVAL` a path that leaves the directory or is not one, `ELOOP` a symbolic
+/// link on the way, `EMLINK` a file with several names, `EXDEV` another file system, `EISDIR` a directory,
+/// `EOPNOTSUPP` a FIFO, socket or device, `EFBIG` more bytes than announced or wanted, `ESTALE` a file that was
+/// replaced while it was written.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
+#[error("{op} \"{}\": {}", .path.escape_ascii(), io::Error::from_raw_os_error(*.errno))]
+pub struct Failure {
+    pub op: Op,
+    pub errno: i32,
+    pub path: Vec<u8>,
+}
+
+/// What was tried when a request failed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Op {
+    CheckPath,
+    MakeDirectory,
+    Open,
+    Create,
+    Write,
+    Rename,
+    Read,
+    List,
+    /// The helper could not give up its rights, so that it serves nothing; `path` names the step.
+    Seal,
+}
+
+impl fmt::Display for Op {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::CheckPath => "check path",
+            Self::MakeDirectory => "make directory",
+            Self::Open => "open",
+            Self::Create => "create",
+            Self::Write => "write",
+            Self::Rename => "rename",
+            Self::Read => "read",
+            Self::List => "list",
+            Self::Seal => "seal",
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn failures_name_the_operation_and_escape_the_path() {
+        let failure = Failure {
+            op: Op::Open,
+            errno: 2,
+            path: b"a\n\xff".to_vec(),
+        };
+        assert_eq!(
+            failure.to_string(),
+            "open \"a\\n\\xff\": No such file or directory (os error 2)"
+        );
+    }
+}

@@ -1,0 +1,223 @@
+//! The first moments of a jail: a process in new namespaces, mapped to uids of its own, that becomes brig-init.
+
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::Path;
+
+use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
+use rustix::process::Signal;
+use rustix::thread::{Gid, Uid, UnshareFlags, set_thread_res_gid, set_thread_res_uid};
+
+use super::uids::{BLOCK, Block};
+use crate::cgroup::{Controllers, SessionGroups};
+use crate::init::{CONTROL_FD, FILES_FD};
+use crate::plan::{FromInit, ToInit};
+use crate::step::{At, Step, StepError, SysError};
+use crate::sys::{self, Cloned};
+use crate::wire;
+
+/// All namespaces but that of cgroups, which must begin at the session's group.
+const NAMESPACES: i32 = libc::CLONE_NEWUSER
+    | libc::CLONE_NEWNS
+    | libc::CLONE_NEWPID
+    | libc::CLONE_NEWNET
+    | libc::CLONE_NEWIPC
+    | libc::CLONE_NEWUTS;
+
+/// Sealed copies of the static programs: nothing in a jail can change what the next one runs.
+#[derive(Debug)]
+pub(super) struct Programs {
+    init: OwnedFd,
+    files: OwnedFd,
+}
+
+/// A process that will be pid 1.
+#[derive(Debug)]
+pub(super) struct Newborn {
+    pub(super) pid: i32,
+    pub(super) pidfd: OwnedFd,
+    pub(super) control: OwnedFd,
+}
+
+impl Programs {
+    pub(super) fn load(folder: &Path) -> Result<Self, SysError> {
+        let load = |name: &str| {
+            let path = folder.join(name);
+            let failed = |error: std::io::Error| {
+                SysError::new(
+                    format!("read({})", path.display()),
+                    error.raw_os_error().unwrap_or(libc::EIO),
+                )
+            };
+            let bytes = std::fs::read(&path).map_err(failed)?;
+            wire::sealed_memfd(name, &bytes).map_err(failed)
+        };
+        Ok(Self {
+            init: load("brig-init")?,
+            files: load("brig-files")?,
+        })
+    }
+}
+
+/// Makes the process and its maps. It then waits for its plan.
+///
+/// The creator of a user namespace is charged for what is counted per user in it, and has every capability over it:
+/// the effective uid at that moment is the session's own, so that one session can't use up what belongs to all.
+pub(super) fn give_birth(programs: &Programs, groups: &SessionGroups, block: Block) -> Result<Newborn, StepError> {
+    let (control, theirs) = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)
+        .map_err(|e| SysError::new("socketpair(SEQPACKET)", e.raw_os_error()))
+        .at(Step::Clone)?;
+    let (session_tasks, init_tasks) = groups.birth_tasks().at(Step::Cgroups)?;
+    let namespaces = match groups.controllers() {
+        Controllers::V2 => NAMESPACES | libc::CLONE_NEWCGROUP,
+        Controllers::V1 { .. } => NAMESPACES,
+    };
+    #[cfg(feature = "faults")]
+    super::faults::check(Step::Clone).at(Step::Clone)?;
+    set_effective_uid(block.root()).at(Step::Clone)?;
+    let cloned = sys::clone3(namespaces, Some(groups.directory()));
+    if !matches!(cloned, Ok(Cloned::Child)) {
+        set_effective_uid(0).at(Step::Clone)?;
+    }
+    match cloned.at(Step::Clone)? {
+        Cloned::Child => become_init(programs, &theirs, &session_tasks, &init_tasks),
+        Cloned::Parent { pid, pidfd } => {
+            let newborn = Newborn { pid, pidfd, control };
+            match map_ids(pid, block)
+                .at(Step::IdMaps)
+                .and_then(|()| go_on(newborn.control.as_fd()))
+            {
+                Ok(()) => Ok(newborn),
+                Err(error) => {
+                    // Our own child, not reaped yet: the number can't be another's.
+                    let _gone = rustix::process::pidfd_send_signal(&newborn.pidfd, Signal::KILL);
+                    reap(newborn.pidfd.as_fd());
+                    Err(error)
+                }
+            }
+        }
+    }
+}
+
+/// Takes leave of a dead pid 1.
+pub(super) fn reap(pidfd: BorrowedFd<'_>) -> bool {
+    use rustix::process::{WaitId, WaitIdOptions, waitid};
+    !matches!(
+        waitid(WaitId::PidFd(pidfd), WaitIdOptions::EXITED | WaitIdOptions::NOHANG),
+        Ok(None)
+    )
+}
+
+/// The securebit NO_SETUID_FIXUP keeps the capabilities across this.
+fn set_effective_uid(uid: u32) -> Result<(), SysError> {
+    set_thread_res_uid(None, Uid::from_raw(uid), None)
+        .map_err(|e| SysError::new(format!("setresuid(-1, {uid}, -1)"), e.raw_os_error()))
+}
+
+fn map_ids(pid: i32, block: Block) -> Result<(), SysError> {
+    #[cfg(feature = "faults")]
+    super::faults::check(Step::IdMaps)?;
+    let map = format!("0 {} {BLOCK}", block.root());
+    for (name, value) in [
+        ("setgroups", "deny"),
+        ("gid_map", map.as_str()),
+        ("uid_map", map.as_str()),
+    ] {
+        let path = format!("/proc/{pid}/{name}");
+        std::fs::write(&path, value).map_err(|error| {
+            SysError::new(
+                format!("write({path:?}, {value:?})"),
+                error.raw_os_error().unwrap_or(libc::EIO),
+            )
+        })?;
+    }
+    Ok(())
+}
+
+fn go_on(control: BorrowedFd<'_>) -> Result<(), StepError> {
+    wire::send(control, &ToInit::Mapped, &[])
+        .map_err(|error| SysError::new("sendmsg(mapped)", error.raw_os_error().unwrap_or(libc::EIO)))
+        .at(Step::IdMaps)
+}
+
+/// The child: joins its groups, becomes root of its user namespace, and runs brig-init.
+fn become_init(programs: &Programs, control: &OwnedFd, session_tasks: &[OwnedFd], init_tasks: &[OwnedFd]) -> ! {
+    let Err(error) = prepare_init(programs, control, session_tasks, init_tasks);
+    let _jailer_gone = wire::send(control.as_fd(), &FromInit::Failed(error), &[]);
+    sys::exit_now(1)
+}
+
+fn prepare_init(
+    programs: &Programs,
+    control: &OwnedFd,
+    session_tasks: &[OwnedFd],
+    init_tasks: &[OwnedFd],
+) -> Result<std::convert::Infallible, StepError> {
+    let _checked_again_by_init = rustix::process::set_parent_process_death_signal(Some(Signal::KILL));
+    wait_for_maps(control).at(Step::IdMaps)?;
+    become_root().at(Step::IdMaps)?;
+    #[cfg(feature = "faults")]
+    for step in [Step::JoinCgroups, Step::CgroupNamespace] {
+        super::faults::check(step).at(step)?;
+    }
+    join(session_tasks).at(Step::JoinCgroups)?;
+    if !session_tasks.is_empty() {
+        sys::unshare(UnshareFlags::NEWCGROUP).at(Step::CgroupNamespace)?;
+        join(init_tasks).at(Step::JoinCgroups)?;
+    }
+    #[cfg(feature = "faults")]
+    super::faults::filter_early().at(Step::Exec)?;
+    Err(execute(programs, control)).at(Step::Exec)
+}
+
+fn wait_for_maps(control: &OwnedFd) -> Result<(), SysError> {
+    match wire::receive::<ToInit>(control.as_fd()) {
+        Ok(Some((ToInit::Mapped, _))) => Ok(()),
+        Ok(_) => Err(SysError::new("recvmsg(mapped): another message", libc::EPROTO)),
+        Err(error) => Err(SysError::new(
+            "recvmsg(mapped)",
+            error.raw_os_error().unwrap_or(libc::EIO),
+        )),
+    }
+}
+
+fn become_root() -> Result<(), SysError> {
+    let (uid, gid) = (Uid::ROOT, Gid::ROOT);
+    set_thread_res_gid(gid, gid, gid).map_err(|e| SysError::new("setresgid(0, 0, 0)", e.raw_os_error()))?;
+    set_thread_res_uid(uid, uid, uid).map_err(|e| SysError::new("setresuid(0, 0, 0)", e.raw_os_error()))
+}
+
+/// A process that writes its own 0 enters a version 1 group in microseconds; one whose number another writes waits for
+/// a grace period.
+fn join(tasks: &[OwnedFd]) -> Result<(), SysError> {
+    for file in tasks {
+        rustix::io::write(file, b"0").map_err(|e| SysError::new("write(tasks, 0)", e.raw_os_error()))?;
+    }
+    Ok(())
+}
+
+/// The numbers are moved out of the way first: a source may lie at a number that is a target.
+fn execute(programs: &Programs, control: &OwnedFd) -> SysError {
+    let place = || -> Result<OwnedFd, SysError> {
+        let high = |fd: &OwnedFd| {
+            rustix::io::fcntl_dupfd_cloexec(fd, 16).map_err(|e| SysError::new("fcntl(F_DUPFD)", e.raw_os_error()))
+        };
+        let (init, files, control) = (high(&programs.init)?, high(&programs.files)?, high(control)?);
+        let null = rustix::fs::open(
+            "/run/dev/null",
+            rustix::fs::OFlags::RDWR | rustix::fs::OFlags::CLOEXEC,
+            rustix::fs::Mode::empty(),
+        )
+        .map_err(|e| SysError::new("open(\"/run/dev/null\")", e.raw_os_error()))?;
+        for number in 0..3 {
+            sys::place(null.as_fd(), number)?;
+        }
+        sys::place(control.as_fd(), CONTROL_FD)?;
+        sys::place(files.as_fd(), FILES_FD)?;
+        sys::cloexec_from(FILES_FD + 1)?;
+        Ok(init)
+    };
+    match place() {
+        Ok(init) => sys::execute_descriptor(init.as_fd(), &[c"brig-init".to_owned()], &[]),
+        Err(error) => error,
+    }
+}

@@ -1,0 +1,296 @@
+//! The jailer's loop.
+
+use std::collections::HashMap;
+use std::os::fd::{AsFd, OwnedFd};
+
+use nix::sys::signal::{SigSet, Signal};
+use nix::sys::signalfd::{SfdFlags, SignalFd};
+use rustix::event::epoll::EventFlags;
+use rustix::thread::CapabilitiesSecureBits;
+
+use super::birth::Programs;
+use super::blueprint::Filters;
+use super::client::{Client, Gone};
+use super::doctor;
+use super::events::{Events, Source, Timer};
+use super::session::{Phase, Session};
+use super::uids::Region;
+use super::world::World;
+use super::{Entrance, Places};
+use crate::api::{Cause, CloseReason, Event, Refusal, Request, VERSION};
+use crate::cgroup::{Cgroups, Layout};
+use crate::ids::Id;
+use crate::policy::{Ceilings, PolicySet, Trust};
+use crate::seccomp::Groups;
+use crate::step::SysError;
+use crate::template::{Template, Templates};
+
+/// Why the jailer can't work.
+#[derive(Debug, thiserror::Error)]
+pub enum JailerError {
+    #[error("{0}")]
+    Host(String),
+    #[error(transparent)]
+    Sys(#[from] SysError),
+    #[error(transparent)]
+    Load(#[from] crate::policy::LoadError),
+    #[error(transparent)]
+    Layout(#[from] crate::cgroup::LayoutError),
+}
+
+/// Everything the jailer knows.
+#[derive(Debug)]
+pub(super) struct Jailer {
+    pub(super) events: Events,
+    pub(super) sessions: HashMap<Id, Session>,
+    pub(super) policies: PolicySet,
+    pub(super) groups: Groups,
+    pub(super) ceilings: Ceilings,
+    pub(super) filters: HashMap<String, (Filters, String)>,
+    pub(super) world: World,
+    pub(super) cgroups: Cgroups,
+    pub(super) programs: Programs,
+    pub(super) region: Region,
+    /// What this host lacks; no session is made then.
+    pub(super) missing: Option<String>,
+    templates: Templates,
+    places: Places,
+    client: Option<Client>,
+}
+
+/// Serves until told to stop, or, with a connected client, until that is gone. Nothing is left when it returns.
+pub fn serve(places: Places, entrance: Entrance) -> Result<(), JailerError> {
+    let signals = stop_signals()?;
+    let mut events = Events::new()?;
+    events.watch(signals.as_fd(), Source::Signals, EventFlags::IN)?;
+    let mut jailer = Jailer::new(places, events)?;
+    let listener = match entrance {
+        Entrance::Connected(socket) => {
+            jailer.client = Some(Client::new(socket, &mut jailer.events)?);
+            None
+        }
+        Entrance::Listening { socket, uid } => {
+            jailer.events.watch(socket.as_fd(), Source::Listener, EventFlags::IN)?;
+            Some((socket, uid))
+        }
+    };
+    jailer.run(listener.as_ref());
+    let _not_empty = jailer.cgroups.sweep();
+    Ok(())
+}
+
+impl Jailer {
+    fn new(places: Places, events: Events) -> Result<Self, JailerError> {
+        keep_capabilities_across_uids()?;
+        let layout = Layout::detect()?;
+        let report = doctor::report(&places);
+        let missing = doctor::missing(&report);
+        let region = Region::take()?;
+        let cgroups = Cgroups::open(layout, &format!("brig-{:02}", region.number()))?;
+        let policies = PolicySet::load(&places.policies, Trust::RootOwned)?;
+        let syscalls: Vec<_> = places.policies.iter().map(|folder| folder.join("syscalls")).collect();
+        Ok(Self {
+            events,
+            sessions: HashMap::new(),
+            policies,
+            groups: Groups::load(&syscalls, Trust::RootOwned)?,
+            ceilings: Ceilings::load(&places.ceilings, Trust::RootOwned)?,
+            filters: HashMap::new(),
+            programs: Programs::load(&places.programs)?,
+            templates: Templates::load(&places.images, Trust::RootOwned)?,
+            world: World::enter(&places.images, &places.kernel)?,
+            cgroups,
+            region,
+            missing,
+            places,
+            client: None,
+        })
+    }
+
+    /// One turn: descriptors first, then time. Ends when there is nobody left to serve.
+    fn run(&mut self, listener: Option<&(OwnedFd, u32)>) {
+        let mut stopping = false;
+        loop {
+            let (sources, timers) = self.events.wait();
+            for source in sources {
+                match source {
+                    Source::Signals => stopping = true,
+                    Source::Listener => self.accept(listener),
+                    Source::Client => self.serve_client(),
+                    Source::Control(id) => self.hear(&id),
+                    Source::Pid1(id) => self.pid1_ended(&id),
+                    Source::Leaf(id, execution) => self.look_at_leaf(&id, &execution),
+                    Source::Oom(id, execution) => self.out_of_memory(&id, &execution),
+                }
+            }
+            for timer in timers {
+                self.due(timer);
+            }
+            let alone = listener.is_none() && self.client.is_none();
+            if stopping || alone {
+                self.close_all();
+                if self.sessions.is_empty() {
+                    return;
+                }
+            }
+        }
+    }
+
+    fn due(&mut self, timer: Timer) {
+        match timer {
+            Timer::Start(id) => self.start_overdue(&id),
+            Timer::Age(id) => self.close(&id, CloseReason::SessionAge),
+            Timer::Deadline(id, execution) => self.kill(&id, &execution, Cause::WallTime),
+            Timer::Overdue(id, execution) => self.overdue(&id, &execution),
+            Timer::Oom(id, execution) => self.out_of_memory(&id, &execution),
+            Timer::Remove(id) => self.finish_close(&id),
+        }
+    }
+
+    fn start_overdue(&mut self, id: &Id) {
+        if self
+            .sessions
+            .get(id)
+            .is_some_and(|session| session.phase == Phase::Starting)
+        {
+            self.refuse(
+                id.clone(),
+                None,
+                Refusal::Busy("the jail did not come up in time".to_owned()),
+            );
+            self.close(id, CloseReason::Died);
+        }
+    }
+
+    fn accept(&mut self, listener: Option<&(OwnedFd, u32)>) {
+        let Some((socket, uid)) = listener else { return };
+        let Ok(peer) = rustix::net::accept_with(socket, rustix::net::SocketFlags::CLOEXEC) else {
+            return;
+        };
+        let allowed = rustix::net::sockopt::socket_peercred(&peer)
+            .is_ok_and(|credentials| credentials.uid.as_raw() == *uid || credentials.uid.is_root());
+        if !allowed || self.client.is_some() {
+            tracing::warn!(allowed, busy = self.client.is_some(), "connection refused");
+            return;
+        }
+        match Client::new(peer, &mut self.events) {
+            Ok(client) => self.client = Some(client),
+            Err(error) => tracing::error!(%error, "client could not be watched"),
+        }
+    }
+
+    fn serve_client(&mut self) {
+        loop {
+            let Some(client) = &mut self.client else { return };
+            if client.flush(&self.events).is_err() {
+                return self.client_gone();
+            }
+            match client.receive() {
+                Ok(Some(request)) => self.obey(request),
+                Ok(None) => return,
+                Err(Gone) => return self.client_gone(),
+            }
+        }
+    }
+
+    fn obey(&mut self, request: Request) {
+        match request {
+            Request::Hello { version } => {
+                let hello = Event::Hello {
+                    version: VERSION,
+                    jailer_version: env!("CARGO_PKG_VERSION").to_owned(),
+                };
+                self.tell(hello, Vec::new());
+                if version != VERSION {
+                    tracing::error!(theirs = version, ours = VERSION, "client speaks another version");
+                    self.client_gone();
+                }
+            }
+            Request::Make(make) => self.make(make),
+            Request::Spawn(spawn) => self.spawn(spawn),
+            Request::Signal {
+                session,
+                execution,
+                signal,
+            } => self.signal(&session, execution, signal),
+            Request::Kill { session, execution } => self.kill(&session, &execution, Cause::Asked),
+            Request::Close { session } => self.close(&session, CloseReason::Asked),
+            Request::Host => {
+                let mut report = doctor::report(&self.places);
+                report.sessions = self.sessions.len() as u64;
+                self.tell(Event::Host(Box::new(report)), Vec::new());
+            }
+        }
+    }
+
+    /// Tells the client, if there is one.
+    pub(super) fn tell(&mut self, event: Event, fds: Vec<OwnedFd>) {
+        if let Some(client) = &mut self.client
+            && client.send(&self.events, event, fds).is_err()
+        {
+            self.client_gone();
+        }
+    }
+
+    pub(super) fn refuse(&mut self, session: Id, execution: Option<Id>, refusal: Refusal) {
+        tracing::warn!(session = %session, error = %refusal, "refused");
+        self.tell(
+            Event::Refused {
+                session,
+                execution,
+                refusal,
+            },
+            Vec::new(),
+        );
+    }
+
+    /// Nobody is left who could want the sessions.
+    fn client_gone(&mut self) {
+        if let Some(client) = self.client.take() {
+            client.disconnect(&mut self.events);
+        }
+        self.close_all();
+    }
+
+    fn close_all(&mut self) {
+        let ids: Vec<Id> = self.sessions.keys().cloned().collect();
+        for id in ids {
+            self.close(&id, CloseReason::Asked);
+        }
+    }
+
+    /// Finds an image by its id. One that was built after the start is looked for in the store.
+    pub(super) fn template(&mut self, id: &str) -> Result<Template, Refusal> {
+        if !self.templates.iter().any(|template| template.id == id) {
+            match Templates::load(&self.places.images, Trust::RootOwned) {
+                Ok(templates) => self.templates = templates,
+                Err(error) => tracing::error!(%error, "image store could not be read"),
+            }
+        }
+        self.templates
+            .iter()
+            .find(|template| template.id == id)
+            .cloned()
+            .ok_or_else(|| Refusal::Invalid {
+                field: "template".to_owned(),
+                message: format!("{id} is not in the image store"),
+            })
+    }
+}
+
+/// The effective uid changes while a user namespace is made; the capabilities must not go with it.
+fn keep_capabilities_across_uids() -> Result<(), SysError> {
+    rustix::thread::set_capabilities_secure_bits(CapabilitiesSecureBits::NO_SETUID_FIXUP)
+        .map_err(|error| SysError::new("prctl(PR_SET_SECUREBITS, NO_SETUID_FIXUP)", error.raw_os_error()))?;
+    rustix::thread::set_thread_groups(&[]).map_err(|error| SysError::new("setgroups([])", error.raw_os_error()))
+}
+
+fn stop_signals() -> Result<SignalFd, SysError> {
+    let refused = |error: nix::Error| SysError::new("signalfd()", error as i32);
+    let mut mask = SigSet::empty();
+    for signal in [Signal::SIGTERM, Signal::SIGINT, Signal::SIGHUP] {
+        mask.add(signal);
+    }
+    mask.thread_block().map_err(refused)?;
+    SignalFd::with_flags(&mask, SfdFlags::SFD_CLOEXEC | SfdFlags::SFD_NONBLOCK).map_err(refused)
+}

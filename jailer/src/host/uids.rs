@@ -1,0 +1,160 @@
+//! Host uids for sessions: each session its own block, each running jailer its own region of blocks.
+//!
+//! The kernel does not keep blocks unique, so this does. Regions are byte locks in one file: they vanish with the
+//! process that holds them, also after SIGKILL.
+
+use std::collections::BTreeSet;
+use std::fs::{self, File};
+use std::io;
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+
+use nix::fcntl::{FcntlArg, fcntl};
+
+use crate::step::SysError;
+
+/// First uid of Brig's range: above systemd's container range, clear of what /etc/subuid hands out.
+pub const UID_BASE: u32 = 1_879_048_192;
+/// Uids of one session.
+pub const BLOCK: u32 = 4096;
+/// Blocks of one jailer. The first one belongs to its daemon where there is no user `brig`.
+const REGION_BLOCKS: u32 = 1024;
+/// Regions below systemd's foreign range at 2147352576.
+const REGIONS: u16 = 63;
+
+const FOLDER: &str = "/run/brig";
+const LOCK_FILE: &str = "/run/brig/uids.lock";
+
+/// A jailer's share of the range.
+#[derive(Debug)]
+pub(super) struct Region {
+    number: u16,
+    lock: File,
+    next: u32,
+    taken: BTreeSet<u32>,
+}
+
+/// A session's uids; the number is that of its uid 0.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Block(u32);
+
+impl Block {
+    pub(super) fn root(self) -> u32 {
+        self.0
+    }
+}
+
+impl Region {
+    /// Takes the first region that nobody holds.
+    pub(super) fn take() -> Result<Self, SysError> {
+        let failed = |call: &str, error: &io::Error| SysError::new(call, error.raw_os_error().unwrap_or(libc::EIO));
+        loop {
+            fs::create_dir_all(FOLDER).map_err(|error| failed("mkdir(/run/brig)", &error))?;
+            let lock = File::options()
+                .read(true)
+                .write(true)
+                .create(true)
+                .truncate(false)
+                .open(LOCK_FILE);
+            let lock = lock.map_err(|error| failed("open(/run/brig/uids.lock)", &error))?;
+            let Some(number) = (0..REGIONS).find(|number| lock_bytes(&lock, *number, 1)) else {
+                return Err(SysError::new(
+                    "fcntl(F_OFD_SETLK): all uid regions are in use",
+                    libc::EAGAIN,
+                ));
+            };
+            if is_current(&lock) {
+                return Ok(Self {
+                    number,
+                    lock,
+                    next: 1,
+                    taken: BTreeSet::new(),
+                });
+            }
+        }
+    }
+
+    pub(super) fn number(&self) -> u16 {
+        self.number
+    }
+
+    fn first_uid(&self) -> u32 {
+        UID_BASE + u32::from(self.number) * REGION_BLOCKS * BLOCK
+    }
+
+    /// Hands out a block, the one that was free longest.
+    pub(super) fn allocate(&mut self) -> Option<Block> {
+        let index = (0..REGION_BLOCKS - 1)
+            .map(|step| 1 + (self.next - 1 + step) % (REGION_BLOCKS - 1))
+            .find(|index| !self.taken.contains(index))?;
+        self.taken.insert(index);
+        self.next = 1 + index % (REGION_BLOCKS - 1);
+        Some(Block(self.first_uid() + index * BLOCK))
+    }
+
+    /// Takes a block back; only when no process and no file of it can exist any more.
+    pub(super) fn release(&mut self, block: Block) {
+        self.taken.remove(&((block.0 - self.first_uid()) / BLOCK));
+    }
+}
+
+impl Drop for Region {
+    /// The last one removes the file. Who has opened it meanwhile sees that it is no longer current, and starts over.
+    fn drop(&mut self) {
+        if lock_bytes(&self.lock, 0, REGIONS) {
+            let _left_behind = fs::remove_file(LOCK_FILE);
+            let _in_use = fs::remove_dir(FOLDER);
+        }
+    }
+}
+
+fn is_current(lock: &File) -> bool {
+    match (lock.metadata(), Path::new(LOCK_FILE).metadata()) {
+        (Ok(open), Ok(there)) => (open.dev(), open.ino()) == (there.dev(), there.ino()),
+        _ => false,
+    }
+}
+
+fn lock_bytes(file: &File, first: u16, count: u16) -> bool {
+    let range = libc::flock {
+        l_type: 1,   // F_WRLCK
+        l_whence: 0, // SEEK_SET
+        l_start: first.into(),
+        l_len: count.into(),
+        l_pid: 0,
+    };
+    fcntl(file, FcntlArg::F_OFD_SETLK(&range)).is_ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn blocks_are_unique_and_reused_last() {
+        let mut region = Region {
+            number: 2,
+            lock: tempfile(),
+            next: 1,
+            taken: BTreeSet::new(),
+        };
+        let all: Vec<Block> = std::iter::from_fn(|| region.allocate()).collect();
+        assert_eq!(all.len(), 1023);
+        assert_eq!(all.iter().collect::<BTreeSet<_>>().len(), 1023);
+        assert_eq!(all[0].root(), UID_BASE + 2 * 1024 * 4096 + 4096);
+        region.release(all[5]);
+        region.release(all[3]);
+        assert_eq!(region.allocate(), Some(all[3]));
+        region.release(all[3]);
+        assert_eq!(region.allocate(), Some(all[5]));
+    }
+
+    #[test]
+    fn the_range_ends_below_the_foreign_range_of_systemd() {
+        assert!(UID_BASE + u32::from(REGIONS) * REGION_BLOCKS * BLOCK <= 2_147_352_576);
+    }
+
+    fn tempfile() -> File {
+        File::open("/dev/null").unwrap()
+    }
+}

@@ -1,0 +1,349 @@
+//! Starts programs: the child of pid 1 that seals itself and becomes the guest's code.
+//!
+//! The parent makes pipes and a socket, clones into the program's own cgroup, and waits for nothing: a pipe that closes
+//! at exec tells it, in its own time, whether the program started or which step failed.
+
+use std::ffi::CString;
+use std::io::Write;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+use caps::CapSet;
+use rustix::fs::{Mode, OFlags};
+use rustix::io::Errno;
+use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
+use rustix::pipe::{PipeFlags, pipe_with};
+use rustix::process::{Resource, Rlimit as Limit, chdir, setrlimit, setsid};
+use rustix::thread::{Gid, Uid, set_thread_res_gid, set_thread_res_uid};
+
+use super::jail::Jail;
+use crate::plan::{FILES_UID, GUEST_UID, Guest, Program, Rlimit};
+use crate::step::{At, Step, StepError, SysError};
+use crate::sys::{self, Cloned};
+
+/// A child that has not reached its exec yet.
+#[derive(Debug)]
+pub(super) struct Started {
+    pub(super) pid: i32,
+    /// Closes at exec; carries the failed step otherwise.
+    pub(super) report: OwnedFd,
+    /// The caller's ends: stdin, stdout, stderr, kernel socket, as far as asked for.
+    pub(super) far_ends: Vec<OwnedFd>,
+}
+
+/// The child's ends.
+struct Near {
+    stdin: OwnedFd,
+    stdout: OwnedFd,
+    stderr: OwnedFd,
+    kernel: Option<OwnedFd>,
+}
+
+/// Neither root nor out of its jail, but not sealed yet.
+struct Unprivileged(());
+
+/// Nothing can be gained any more.
+struct Sealed(());
+
+fn failed(call: impl Into<String>, error: Errno) -> SysError {
+    SysError::new(call, error.raw_os_error())
+}
+
+/// Starts a guest program in its leaf.
+pub(super) fn start(jail: &Jail, program: &Program, leaf: &[OwnedFd]) -> Result<Started, StepError> {
+    let (near, far_ends) = streams(program).at(Step::Streams)?;
+    let (report, report_in) = pipe_with(PipeFlags::CLOEXEC)
+        .map_err(|e| failed("pipe2()", e))
+        .at(Step::Streams)?;
+    match sys::clone3(0, leaf.first().map(AsFd::as_fd)).at(Step::JoinLeaf)? {
+        Cloned::Parent { pid, .. } => Ok(Started { pid, report, far_ends }),
+        Cloned::Child => {
+            let Err(error) = become_program(jail, program, leaf, &near);
+            tell(&report_in, &error)
+        }
+    }
+}
+
+/// Each line is one step of docs/jail.md, same order, same names.
+fn become_program(
+    jail: &Jail,
+    program: &Program,
+    leaf: &[OwnedFd],
+    near: &Near,
+) -> Result<std::convert::Infallible, StepError> {
+    sys::default_signals();
+    join(leaf).at(Step::JoinLeaf)?;
+    setsid().map_err(|e| failed("setsid()", e)).at(Step::Setsid)?;
+    place_streams(near).at(Step::Streams)?;
+    set_rlimits(&jail.guest.rlimits).at(Step::Rlimits)?;
+    let child = drop_privileges(GUEST_UID).at(Step::DropPrivileges)?;
+    child.change_directory(&program.directory).at(Step::Directory)?;
+    child.set_no_new_privs().at(Step::NoNewPrivs)?;
+    child.restrict_files(jail).at(Step::Landlock)?;
+    let child = child.filter_syscalls(&jail.guest.filter).at(Step::Seccomp)?;
+    Err(child.exec(&jail.guest, program)).at(Step::Exec)
+}
+
+/// Starts the file helper, which seals itself; its filter is that of pid 1. The result is the caller's socket.
+pub(super) fn start_files_helper(files_program: &OwnedFd, leaf: &[OwnedFd]) -> Result<OwnedFd, StepError> {
+    let (far, near) = socketpair(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)
+        .map_err(|e| failed("socketpair(AF_UNIX)", e))
+        .at(Step::FilesHelper)?;
+    let (report, report_in) = pipe_with(PipeFlags::CLOEXEC)
+        .map_err(|e| failed("pipe2()", e))
+        .at(Step::FilesHelper)?;
+    match sys::clone3(0, leaf.first().map(AsFd::as_fd)).at(Step::FilesHelper)? {
+        Cloned::Parent { .. } => {
+            drop(report_in);
+            // The child runs only our own code until its exec, so that this can't take long.
+            match read_report(report.as_fd()) {
+                Some(error) => Err(error),
+                None => Ok(far),
+            }
+        }
+        Cloned::Child => {
+            let error = become_files_helper(files_program, leaf, &near);
+            tell(
+                &report_in,
+                &StepError {
+                    step: Step::FilesHelper,
+                    source: error,
+                },
+            )
+        }
+    }
+}
+
+fn become_files_helper(files_program: &OwnedFd, leaf: &[OwnedFd], near: &OwnedFd) -> SysError {
+    sys::default_signals();
+    let prepare = || -> Result<OwnedFd, SysError> {
+        join(leaf)?;
+        // Above every fixed number, because the socket takes the place of one.
+        let program = rustix::io::fcntl_dupfd_cloexec(files_program, 16).map_err(|e| failed("fcntl(F_DUPFD)", e))?;
+        let null = dev_null()?;
+        for number in 0..3 {
+            sys::place(null.as_fd(), number)?;
+        }
+        sys::place(near.as_fd(), 3)?;
+        sys::cloexec_from(4)?;
+        let uid = Uid::from_raw(FILES_UID);
+        let gid = Gid::from_raw(FILES_UID);
+        set_thread_res_gid(gid, gid, gid).map_err(|e| failed("setresgid(999)", e))?;
+        rustix::thread::set_keep_capabilities(true).map_err(|e| failed("prctl(PR_SET_KEEPCAPS)", e))?;
+        set_thread_res_uid(uid, uid, uid).map_err(|e| failed("setresuid(999)", e))?;
+        for cap in [caps::Capability::CAP_SETUID, caps::Capability::CAP_SETGID] {
+            caps::raise(None, CapSet::Ambient, cap)
+                .map_err(|e| SysError::new(format!("prctl(PR_CAP_AMBIENT_RAISE, {cap}): {e}"), libc::EPERM))?;
+        }
+        Ok(program)
+    };
+    match prepare() {
+        Ok(program) => sys::execute_descriptor(program.as_fd(), &[c"brig-files".to_owned()], &[]),
+        Err(error) => error,
+    }
+}
+
+/// Makes the two ends of each stream.
+///
+/// The pipes belong to the guest's user, so that it can open /dev/stdout: the file system id decides about that.
+fn streams(program: &Program) -> Result<(Near, Vec<OwnedFd>), SysError> {
+    let owner = nix::unistd::Uid::from_raw(GUEST_UID);
+    let previous = nix::unistd::setfsuid(owner);
+    // The call does not tell whether it worked; a second one tells what holds.
+    let now = nix::unistd::setfsuid(owner);
+    let made = if now == owner {
+        pipes(program)
+    } else {
+        Err(SysError::new("setfsuid(1000)", libc::EPERM))
+    };
+    nix::unistd::setfsuid(previous);
+    made
+}
+
+fn pipes(program: &Program) -> Result<(Near, Vec<OwnedFd>), SysError> {
+    let pipe = || pipe_with(PipeFlags::CLOEXEC).map_err(|e| failed("pipe2()", e));
+    let mut far = Vec::new();
+    let stdin = if program.stdin {
+        let (read, write) = pipe()?;
+        far.push(write);
+        read
+    } else {
+        dev_null()?
+    };
+    let (read, stdout) = pipe()?;
+    far.push(read);
+    let stderr = if program.merge_stderr {
+        rustix::io::fcntl_dupfd_cloexec(&stdout, 5).map_err(|e| failed("fcntl(F_DUPFD)", e))?
+    } else {
+        let (read, write) = pipe()?;
+        far.push(read);
+        write
+    };
+    let kernel = if program.kernel {
+        let (ours, theirs) = socketpair(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)
+            .map_err(|e| failed("socketpair(AF_UNIX)", e))?;
+        far.push(ours);
+        Some(theirs)
+    } else {
+        None
+    };
+    Ok((
+        Near {
+            stdin,
+            stdout,
+            stderr,
+            kernel,
+        },
+        far,
+    ))
+}
+
+fn dev_null() -> Result<OwnedFd, SysError> {
+    rustix::fs::open("/dev/null", OFlags::RDWR | OFlags::CLOEXEC, Mode::empty())
+        .map_err(|e| failed("open(\"/dev/null\")", e))
+}
+
+/// Version 1 groups take a process that writes its own 0 to their `tasks` cheaply; the first descriptor is the version
+/// 2 group, in which the child was born.
+fn join(leaf: &[OwnedFd]) -> Result<(), SysError> {
+    for tasks in leaf.iter().skip(1) {
+        rustix::io::write(tasks, b"0").map_err(|e| failed("write(tasks, 0)", e))?;
+    }
+    Ok(())
+}
+
+/// Every descriptor but those of the program closes at exec; none of ours has a number below 5.
+fn place_streams(near: &Near) -> Result<(), SysError> {
+    sys::place(near.stdin.as_fd(), 0)?;
+    sys::place(near.stdout.as_fd(), 1)?;
+    sys::place(near.stderr.as_fd(), 2)?;
+    match &near.kernel {
+        Some(kernel) => {
+            sys::place(kernel.as_fd(), 3)?;
+            sys::cloexec_from(4)
+        }
+        None => sys::cloexec_from(3),
+    }
+}
+
+fn set_rlimits(limits: &[(Rlimit, u64)]) -> Result<(), SysError> {
+    for (which, value) in limits {
+        let resource = match which {
+            Rlimit::Core => Resource::Core,
+            Rlimit::Memlock => Resource::Memlock,
+            Rlimit::Msgqueue => Resource::Msgqueue,
+            Rlimit::Nofile => Resource::Nofile,
+            Rlimit::Sigpending => Resource::Sigpending,
+            Rlimit::Stack => Resource::Stack,
+        };
+        let limit = Limit {
+            current: Some(*value),
+            maximum: Some(*value),
+        };
+        setrlimit(resource, limit).map_err(|e| failed(format!("setrlimit({which:?}, {value})"), e))?;
+    }
+    Ok(())
+}
+
+/// Becomes an ordinary user; what is left of capabilities is looked at, not assumed.
+fn drop_privileges(id: u32) -> Result<Unprivileged, SysError> {
+    let (uid, gid) = (Uid::from_raw(id), Gid::from_raw(id));
+    set_thread_res_gid(gid, gid, gid).map_err(|e| failed(format!("setresgid({id})"), e))?;
+    set_thread_res_uid(uid, uid, uid).map_err(|e| failed(format!("setresuid({id})"), e))?;
+    let none = rustix::thread::CapabilitySets {
+        effective: rustix::thread::CapabilitySet::empty(),
+        permitted: rustix::thread::CapabilitySet::empty(),
+        inheritable: rustix::thread::CapabilitySet::empty(),
+    };
+    rustix::thread::set_capabilities(None, none).map_err(|e| failed("capset(none)", e))?;
+    let left = rustix::thread::capabilities(None).map_err(|e| failed("capget()", e))?;
+    if left != none {
+        return Err(SysError::new("capget(): capabilities are left", libc::EPERM));
+    }
+    Ok(Unprivileged(()))
+}
+
+impl Unprivileged {
+    fn change_directory(&self, path: &[u8]) -> Result<(), SysError> {
+        chdir(path).map_err(|e| failed(format!("chdir({:?})", String::from_utf8_lossy(path)), e))
+    }
+
+    fn set_no_new_privs(&self) -> Result<(), SysError> {
+        rustix::thread::set_no_new_privs(true).map_err(|e| failed("prctl(PR_SET_NO_NEW_PRIVS)", e))
+    }
+
+    fn restrict_files(&self, jail: &Jail) -> Result<(), SysError> {
+        let refused = |error: String| SysError::new(format!("landlock: {error}"), libc::EOPNOTSUPP);
+        let ruleset = jail.ruleset.try_clone().map_err(|e| refused(e.to_string()))?;
+        let status = ruleset.restrict_self().map_err(|e| refused(e.to_string()))?;
+        match status.ruleset {
+            landlock::RulesetStatus::NotEnforced => Err(refused("nothing is enforced".to_owned())),
+            _ => Ok(()),
+        }
+    }
+
+    fn filter_syscalls(self, filter: &[Vec<u8>]) -> Result<Sealed, SysError> {
+        filter.iter().try_for_each(|program| sys::seccomp(program))?;
+        Ok(Sealed(()))
+    }
+}
+
+impl Sealed {
+    /// Only returns when the program can't be started.
+    fn exec(self, guest: &Guest, program: &Program) -> SysError {
+        let strings = |items: &mut dyn Iterator<Item = Vec<u8>>| -> Result<Vec<CString>, SysError> {
+            items
+                .map(|item| CString::new(item).map_err(|_| SysError::new("execve(NUL)", libc::EINVAL)))
+                .collect()
+        };
+        let environment = guest.environment.iter().chain(&program.environment);
+        let mut variables = environment.map(|(name, value)| [name, b"=".as_slice(), value].concat());
+        let (argv, environment) = match (strings(&mut program.argv.iter().cloned()), strings(&mut variables)) {
+            (Ok(argv), Ok(environment)) => (argv, environment),
+            (Err(error), _) | (_, Err(error)) => return error,
+        };
+        let Some(name) = argv.first() else {
+            return SysError::new("execve()", libc::EINVAL);
+        };
+        let mut last = SysError::new(format!("execve({name:?})"), libc::ENOENT);
+        for candidate in candidates(name, guest) {
+            let error = sys::execute_path(&candidate, &argv, &environment);
+            if error.errno != libc::ENOENT && error.errno != libc::ENOTDIR {
+                return error;
+            }
+            last = SysError::new(format!("execve({name:?})"), error.errno);
+        }
+        last
+    }
+}
+
+/// Where a program may lie: as given, or, without a slash, in each folder of the template's PATH.
+fn candidates(name: &CString, guest: &Guest) -> Vec<CString> {
+    if name.as_bytes().contains(&b'/') {
+        return vec![name.clone()];
+    }
+    let path = guest
+        .environment
+        .iter()
+        .find(|(key, _)| key == b"PATH")
+        .map_or(&b"/usr/bin"[..], |(_, value)| value);
+    path.split(|byte| *byte == b':')
+        .filter_map(|folder| CString::new([folder, b"/", name.as_bytes()].concat()).ok())
+        .collect()
+}
+
+/// Reads what a child reported; nothing means that it reached its exec.
+pub(super) fn read_report(report: BorrowedFd<'_>) -> Option<StepError> {
+    let mut bytes = [0; 4096];
+    match rustix::io::retry_on_intr(|| rustix::io::read(report, &mut bytes)) {
+        Ok(0) | Err(_) => None,
+        Ok(length) => postcard::from_bytes(&bytes[..length]).ok(),
+    }
+}
+
+/// Tells the parent and ends.
+fn tell(report: &OwnedFd, error: &StepError) -> ! {
+    if let (Ok(bytes), Ok(copy)) = (postcard::to_stdvec(error), report.try_clone()) {
+        drop(std::fs::File::from(copy).write_all(&bytes));
+    }
+    sys::exit_now(126)
+}

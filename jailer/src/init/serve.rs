@@ -1,0 +1,177 @@
+//! The life of pid 1: starts what the jailer asks for, reaps what ends, waits for nobody in particular.
+#![forbid(unsafe_code)]
+
+use std::collections::HashMap;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+use nix::sys::signal::{SigSet, Signal};
+use nix::sys::signalfd::{SfdFlags, SignalFd};
+use rustix::event::{PollFd, PollFlags, poll};
+use rustix::process::{Pid, WaitOptions, WaitStatus, kill_process, wait};
+
+use super::jail::Jail;
+use super::program::{self, Started};
+use crate::ids::Id;
+use crate::plan::{FromInit, ToInit};
+use crate::step::{At, Step, StepError, SysError};
+use crate::wire;
+
+/// The children that the jailer knows by name.
+#[derive(Default)]
+struct Children {
+    /// Not yet at their exec.
+    starting: HashMap<i32, (Id, Started)>,
+    running: HashMap<i32, Id>,
+}
+
+/// Serves until the jailer is gone.
+pub(super) fn serve(control: &OwnedFd, jail: Jail) -> Result<(), StepError> {
+    let child_ended = child_signals().at(Step::Shed)?;
+    let mut children = Children::default();
+    loop {
+        let (control_ready, child_ready, reports) = wait_for_something(control, &child_ended, &children);
+        for pid in reports {
+            started(control, &mut children, pid)?;
+        }
+        if child_ready {
+            while let Ok(Some(_)) = child_ended.read_signal() {}
+            reap(control, &mut children)?;
+        }
+        if control_ready {
+            match wire::receive::<ToInit>(control.as_fd()) {
+                Ok(Some((message, fds))) => obey(control, &jail, &mut children, message, &fds)?,
+                _ => return Ok(()),
+            }
+        }
+    }
+}
+
+/// SIGCHLD as a descriptor.
+fn child_signals() -> Result<SignalFd, SysError> {
+    let refused = |error: nix::Error| SysError::new("signalfd(SIGCHLD)", error as i32);
+    let mut mask = SigSet::empty();
+    mask.add(Signal::SIGCHLD);
+    mask.thread_block().map_err(refused)?;
+    SignalFd::with_flags(&mask, SfdFlags::SFD_CLOEXEC | SfdFlags::SFD_NONBLOCK).map_err(refused)
+}
+
+fn wait_for_something(control: &OwnedFd, child_ended: &SignalFd, children: &Children) -> (bool, bool, Vec<i32>) {
+    let starting: Vec<(i32, BorrowedFd<'_>)> = children
+        .starting
+        .iter()
+        .map(|(pid, (_, started))| (*pid, started.report.as_fd()))
+        .collect();
+    let mut fds = vec![
+        PollFd::from_borrowed_fd(control.as_fd(), PollFlags::IN),
+        PollFd::from_borrowed_fd(child_ended.as_fd(), PollFlags::IN),
+    ];
+    fds.extend(
+        starting
+            .iter()
+            .map(|(_, fd)| PollFd::from_borrowed_fd(*fd, PollFlags::IN)),
+    );
+    if poll(&mut fds, None).is_err() {
+        return (false, false, Vec::new());
+    }
+    let ready = |index: usize| !fds[index].revents().is_empty();
+    let reports = starting
+        .iter()
+        .enumerate()
+        .filter(|(i, _)| ready(i + 2))
+        .map(|(_, (pid, _))| *pid)
+        .collect();
+    (ready(0), ready(1), reports)
+}
+
+fn obey(
+    control: &OwnedFd,
+    jail: &Jail,
+    children: &mut Children,
+    message: ToInit,
+    fds: &[OwnedFd],
+) -> Result<(), StepError> {
+    match message {
+        ToInit::Spawn(program) => {
+            let execution = program.execution.clone();
+            match program::start(jail, &program, fds) {
+                Ok(started) => drop(children.starting.insert(started.pid, (execution, started))),
+                Err(error) => send(control, &FromInit::SpawnFailed { execution, error }, &[])?,
+            }
+        }
+        ToInit::Signal { execution, signal } => {
+            let pid = children
+                .running
+                .iter()
+                .find(|(_, id)| **id == execution)
+                .map(|(pid, _)| *pid);
+            // A child that was not reaped yet keeps its number, so that this can't hit another process.
+            if let (Some(pid), Some(signal)) = (pid.and_then(Pid::from_raw), named_signal(signal)) {
+                let _already_gone = kill_process(pid, signal);
+            }
+        }
+        ToInit::Mapped | ToInit::Plan(_) => {}
+    }
+    Ok(())
+}
+
+fn named_signal(number: i32) -> Option<rustix::process::Signal> {
+    rustix::process::Signal::from_named_raw(number)
+}
+
+/// A child reached its exec, or says why it did not.
+fn started(control: &OwnedFd, children: &mut Children, pid: i32) -> Result<(), StepError> {
+    let Some((execution, started)) = children.starting.remove(&pid) else {
+        return Ok(());
+    };
+    match program::read_report(started.report.as_fd()) {
+        Some(error) => send(control, &FromInit::SpawnFailed { execution, error }, &[]),
+        None => {
+            let far_ends: Vec<BorrowedFd<'_>> = started.far_ends.iter().map(AsFd::as_fd).collect();
+            let number = pid.cast_unsigned();
+            send(
+                control,
+                &FromInit::Spawned {
+                    execution: execution.clone(),
+                    pid: number,
+                },
+                &far_ends,
+            )?;
+            children.running.insert(pid, execution);
+            Ok(())
+        }
+    }
+}
+
+/// Takes leave of every child that ended, whosever it was.
+fn reap(control: &OwnedFd, children: &mut Children) -> Result<(), StepError> {
+    while let Ok(Some((pid, status))) = wait(WaitOptions::NOHANG) {
+        let pid = pid.as_raw_nonzero().get();
+        if children.starting.contains_key(&pid) {
+            started(control, children, pid)?;
+        }
+        if let Some(execution) = children.running.remove(&pid) {
+            send(
+                control,
+                &FromInit::Exited {
+                    execution,
+                    status: status_number(status),
+                },
+                &[],
+            )?;
+        }
+    }
+    Ok(())
+}
+
+fn status_number(status: WaitStatus) -> i32 {
+    status
+        .exit_status()
+        .or_else(|| status.terminating_signal().map(|signal| -signal))
+        .unwrap_or(-libc::SIGKILL)
+}
+
+fn send(control: &OwnedFd, message: &FromInit, fds: &[BorrowedFd<'_>]) -> Result<(), StepError> {
+    wire::send(control.as_fd(), message, fds)
+        .map_err(|error| super::from_io("sendmsg(control)", &error))
+        .at(Step::Exec)
+}

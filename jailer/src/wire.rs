@@ -1,0 +1,186 @@
+//! Messages between Brig's processes: one packet each, with descriptors beside it.
+//!
+//! A message is postcard bytes on a `SOCK_SEQPACKET` socket, behind one byte that says where the body is: in the
+//! packet, or, for bodies that a socket buffer may not hold, in a sealed memfd that travels as the first descriptor.
+//! Sizes are capped on receipt, before anything is parsed.
+//!
+//! Source: unix(7), memfd_create(2), fcntl(2) `F_ADD_SEALS`.
+#![forbid(unsafe_code)]
+
+use std::io::{self, IoSlice, IoSliceMut};
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+use rustix::fs::{MemfdFlags, SealFlags};
+use rustix::net::{
+    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, SendAncillaryBuffer, SendAncillaryMessage,
+    SendFlags,
+};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+
+/// The largest body that travels in the packet itself, in bytes.
+pub const INLINE_MAX: usize = 60 * 1024;
+/// The largest body at all, in bytes: argument lists and plans with filters fit many times.
+pub const BODY_MAX: usize = 4 * 1024 * 1024;
+/// The most descriptors in one message.
+pub const FDS_MAX: usize = 16;
+
+const INLINE: u8 = 0;
+const MEMFD: u8 = 1;
+
+/// Sends one message; `WouldBlock` when the socket is non-blocking and full, and then nothing was sent.
+pub fn send<T: Serialize>(socket: BorrowedFd<'_>, message: &T, fds: &[BorrowedFd<'_>]) -> io::Result<()> {
+    let body = postcard::to_stdvec(message).map_err(io::Error::other)?;
+    if body.len() > BODY_MAX || fds.len() >= FDS_MAX {
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, "message too large"));
+    }
+    if body.len() <= INLINE_MAX {
+        return send_packet(socket, &[INLINE], &body, fds);
+    }
+    let memfd = sealed_memfd("brig-message", &body)?;
+    let mut all = vec![memfd.as_fd()];
+    all.extend_from_slice(fds);
+    send_packet(socket, &[MEMFD], &[], &all)
+}
+
+/// Receives one message with its descriptors; `None` when the other end is gone.
+pub fn receive<T: DeserializeOwned>(socket: BorrowedFd<'_>) -> io::Result<Option<(T, Vec<OwnedFd>)>> {
+    let mut packet = vec![0; INLINE_MAX + 1];
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(FDS_MAX))];
+    let mut ancillary = RecvAncillaryBuffer::new(&mut space);
+    let received = rustix::net::recvmsg(
+        socket,
+        &mut [IoSliceMut::new(&mut packet)],
+        &mut ancillary,
+        RecvFlags::CMSG_CLOEXEC,
+    )?;
+    let mut fds = Vec::new();
+    for message in ancillary.drain() {
+        if let RecvAncillaryMessage::ScmRights(rights) = message {
+            fds.extend(rights);
+        }
+    }
+    if received.bytes == 0 {
+        return Ok(None);
+    }
+    if received.flags.intersects(ReturnFlags::TRUNC | ReturnFlags::CTRUNC) {
+        return Err(invalid("message larger than the protocol allows"));
+    }
+    let body = match packet[0] {
+        INLINE => packet[1..received.bytes].to_vec(),
+        MEMFD if !fds.is_empty() => read_memfd(fds.remove(0))?,
+        _ => return Err(invalid("message of an unknown kind")),
+    };
+    let message = postcard::from_bytes(&body).map_err(|error| invalid(&error.to_string()))?;
+    Ok(Some((message, fds)))
+}
+
+/// Makes a memory file with these bytes that nobody can change any more.
+pub fn sealed_memfd(name: &str, bytes: &[u8]) -> io::Result<OwnedFd> {
+    let memfd = rustix::fs::memfd_create(name, MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
+    let mut rest = bytes;
+    while !rest.is_empty() {
+        let written = rustix::io::write(&memfd, rest)?;
+        rest = &rest[written..];
+    }
+    let seals = SealFlags::SEAL | SealFlags::SHRINK | SealFlags::GROW | SealFlags::WRITE;
+    rustix::fs::fcntl_add_seals(&memfd, seals)?;
+    Ok(memfd)
+}
+
+fn send_packet(socket: BorrowedFd<'_>, head: &[u8], body: &[u8], fds: &[BorrowedFd<'_>]) -> io::Result<()> {
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(FDS_MAX))];
+    let mut ancillary = SendAncillaryBuffer::new(&mut space);
+    if !fds.is_empty() && !ancillary.push(SendAncillaryMessage::ScmRights(fds)) {
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, "too many descriptors"));
+    }
+    let parts = [IoSlice::new(head), IoSlice::new(body)];
+    rustix::net::sendmsg(socket, &parts, &mut ancillary, SendFlags::NOSIGNAL)?;
+    Ok(())
+}
+
+/// Reads a memfd of the other side; it must be sealed, so that its size holds while it is read.
+fn read_memfd(memfd: OwnedFd) -> io::Result<Vec<u8>> {
+    let seals = rustix::fs::fcntl_get_seals(&memfd)?;
+    let needed = SealFlags::SHRINK | SealFlags::GROW | SealFlags::WRITE;
+    if !seals.contains(needed) {
+        return Err(invalid("message body that is not sealed"));
+    }
+    let size = usize::try_from(rustix::fs::fstat(&memfd)?.st_size).unwrap_or(usize::MAX);
+    if size > BODY_MAX {
+        return Err(invalid("message larger than the protocol allows"));
+    }
+    let mut body = vec![0; size];
+    let mut at = 0;
+    while at < size {
+        match rustix::io::pread(&memfd, &mut body[at..], at as u64)? {
+            0 => return Err(invalid("message body cut short")),
+            read => at += read,
+        }
+    }
+    Ok(body)
+}
+
+fn invalid(why: &str) -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidData, why)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Read;
+
+    use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
+
+    use super::*;
+
+    fn pair() -> (OwnedFd, OwnedFd) {
+        socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None).unwrap()
+    }
+
+    #[test]
+    fn small_and_large_messages_arrive_whole_with_their_descriptors() {
+        let (a, b) = pair();
+        for size in [0, 10, INLINE_MAX - 8, INLINE_MAX, INLINE_MAX * 4] {
+            let file = sealed_memfd("beside", b"hello").unwrap();
+            let sent = vec![7_u8; size];
+            send(a.as_fd(), &sent, &[file.as_fd()]).unwrap();
+            let (got, mut fds) = receive::<Vec<u8>>(b.as_fd()).unwrap().unwrap();
+            assert_eq!(got, sent);
+            assert_eq!(fds.len(), 1);
+            let mut text = String::new();
+            let mut file = std::fs::File::from(fds.remove(0));
+            std::io::Seek::rewind(&mut file).unwrap();
+            file.read_to_string(&mut text).unwrap();
+            assert_eq!(text, "hello");
+        }
+    }
+
+    #[test]
+    fn oversized_messages_are_refused_by_both_ends() {
+        let (a, b) = pair();
+        let error = send(a.as_fd(), &vec![0_u8; BODY_MAX + 1], &[]).unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::InvalidInput);
+        rustix::net::send(&a, &vec![0_u8; INLINE_MAX + 2], SendFlags::empty()).unwrap();
+        let error = receive::<Vec<u8>>(b.as_fd()).unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::InvalidData);
+    }
+
+    #[test]
+    fn a_body_that_can_still_change_is_refused() {
+        let (a, b) = pair();
+        let memfd = rustix::fs::memfd_create("open", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING).unwrap();
+        send_packet(a.as_fd(), &[MEMFD], &[], &[memfd.as_fd()]).unwrap();
+        assert_eq!(
+            receive::<Vec<u8>>(b.as_fd()).unwrap_err().to_string(),
+            "message body that is not sealed"
+        );
+    }
+
+    #[test]
+    fn the_end_of_the_other_side_is_none() {
+        let (a, b) = pair();
+        drop(a);
+        assert!(receive::<Vec<u8>>(b.as_fd()).unwrap().is_none());
+    }
+}

@@ -1,0 +1,252 @@
+//! How programs and sessions end: told truly, and with nothing left. Needs root and the `base` image.
+#![allow(clippy::unwrap_used, reason = "a test that can not go on fails")]
+
+mod support;
+
+use std::io::Read;
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use brig_jailer::api::{Cause, CloseReason, End, Event, Exit, Quantities, Refusal, Request, Spawn};
+use support::{Outcome, Rig, command, id, quantities};
+
+fn run_for(script: &str, timeout_ms: u64) -> (Outcome, Duration) {
+    let mut rig = Rig::start();
+    rig.make("s1");
+    let start = Instant::now();
+    let outcome = rig.run(Spawn {
+        timeout_ms,
+        ..command("s1", "e1", &["sh", "-c", script])
+    });
+    let took = start.elapsed();
+    rig.close("s1");
+    rig.stop();
+    (outcome, took)
+}
+
+fn left(session: &str) -> Vec<PathBuf> {
+    let listed = std::process::Command::new("find")
+        .args(["/sys/fs/cgroup", "-type", "d", "-path", &format!("*/brig-*/{session}*")])
+        .output()
+        .unwrap();
+    String::from_utf8(listed.stdout)
+        .unwrap()
+        .lines()
+        .map(PathBuf::from)
+        .collect()
+}
+
+#[test]
+fn a_timeout_keeps_the_output_and_ends_the_whole_tree() {
+    // Detached, stopped, ignoring signals, holding the pipes: all of them go.
+    let script =
+        "echo before; (setsid sleep 100 &); (trap '' TERM INT HUP; sleep 100) & sleep 100 & kill -STOP $!; sleep 100";
+    let (outcome, took) = run_for(script, 500);
+    assert_eq!(
+        (outcome.end.exit, outcome.end.cause),
+        (Exit::Signal(9), Some(Cause::WallTime))
+    );
+    assert_eq!(outcome.stdout, "before\n");
+    assert!(took < Duration::from_millis(1500), "{took:?}");
+}
+
+#[test]
+fn a_fork_bomb_stays_in_its_limit_and_ends_in_time() {
+    let script = "bomb() { bomb | bomb & }; bomb; while :; do :; done";
+    let (outcome, took) = run_for(script, 1000);
+    assert_eq!(outcome.end.cause, Some(Cause::WallTime));
+    assert!(outcome.end.usage.processes_peak <= quantities().pids, "{outcome:?}");
+    assert!(outcome.end.pids_refused > 0, "{outcome:?}");
+    assert!(took < Duration::from_secs(2), "{took:?}");
+}
+
+#[test]
+fn what_a_program_leaves_behind_ends_with_it() {
+    let (outcome, took) = run_for("(setsid sleep 100 &) ; sleep 100 & echo done", 20_000);
+    assert_eq!((outcome.end.exit, outcome.stdout.as_str()), (Exit::Code(0), "done\n"));
+    assert!(took < Duration::from_secs(2), "{took:?}");
+}
+
+#[test]
+fn out_of_memory_is_told_apart_from_a_signal_of_ones_own() {
+    let (outcome, _) = run_for("python3 -c 'x = bytearray(600 << 20)'; echo survived $?", 20_000);
+    assert_eq!(
+        (outcome.end.exit, outcome.end.cause),
+        (Exit::Signal(9), Some(Cause::Memory)),
+        "{outcome:?}"
+    );
+    assert!(outcome.end.oom_kills > 0);
+    let (outcome, _) = run_for("kill -9 $$", 20_000);
+    assert_eq!(
+        (outcome.end.exit, outcome.end.cause, outcome.end.oom_kills),
+        (Exit::Signal(9), None, 0)
+    );
+}
+
+#[test]
+fn a_full_disk_is_no_memory_matter() {
+    let (outcome, _) = run_for("cat /dev/zero >f; echo $?", 20_000);
+    assert_eq!((outcome.stdout.as_str(), outcome.end.oom_kills), ("1\n", 0));
+    assert!(outcome.stderr.contains("No space left"), "{outcome:?}");
+}
+
+#[test]
+fn signals_reach_the_main_process_alone() {
+    let mut rig = Rig::start();
+    rig.make("s1");
+    let script = "import signal, time\nsignal.signal(signal.SIGINT, lambda *a: print('caught', flush=True))\n\
+                  print('up', flush=True)\ntime.sleep(0.5); time.sleep(30)";
+    let running = rig.try_spawn(command("s1", "e1", &["python3", "-c", script])).unwrap();
+    let mut fds = running.fds.into_iter();
+    let mut stdout = std::fs::File::from(fds.next().unwrap());
+    stdout.read_exact(&mut [0; 3]).unwrap();
+    rig.send(&Request::Signal {
+        session: id("s1"),
+        execution: id("e1"),
+        signal: 2,
+    });
+    std::thread::sleep(Duration::from_millis(300));
+    rig.send(&Request::Signal {
+        session: id("s1"),
+        execution: id("e1"),
+        signal: 15,
+    });
+    assert_eq!(rig.ended().exit, Exit::Signal(15));
+    assert_eq!(support::read_all(stdout.into()), "caught\n");
+    rig.stop();
+}
+
+#[test]
+fn kill_and_close_are_told_as_asked_for() {
+    let mut rig = Rig::start();
+    rig.make("s1");
+    rig.try_spawn(command("s1", "e1", &["sleep", "100"])).unwrap();
+    rig.send(&Request::Kill {
+        session: id("s1"),
+        execution: id("e1"),
+    });
+    let End { exit, cause, .. } = rig.ended();
+    assert_eq!((exit, cause), (Exit::Signal(9), Some(Cause::Asked)));
+    rig.try_spawn(command("s1", "e2", &["sleep", "100"])).unwrap();
+    rig.send(&Request::Close { session: id("s1") });
+    assert_eq!(rig.ended().cause, Some(Cause::Asked));
+    assert_eq!(
+        rig.next().0,
+        Event::Closed {
+            session: id("s1"),
+            reason: CloseReason::Asked
+        }
+    );
+    rig.stop();
+}
+
+#[test]
+fn a_session_past_its_age_is_closed() {
+    let mut rig = Rig::start();
+    rig.try_make(Rig::request(
+        "data",
+        "aged",
+        Quantities {
+            max_age_ms: 300,
+            ..quantities()
+        },
+    ))
+    .unwrap();
+    rig.try_spawn(command("aged", "e1", &["sleep", "100"])).unwrap();
+    assert_eq!(rig.ended().cause, Some(Cause::SessionAge));
+    assert_eq!(
+        rig.next().0,
+        Event::Closed {
+            session: id("aged"),
+            reason: CloseReason::SessionAge
+        }
+    );
+    assert_eq!(left("aged"), Vec::<PathBuf>::new());
+    rig.stop();
+}
+
+#[test]
+fn a_jailer_without_a_client_ends_and_leaves_nothing() {
+    let mut rig = Rig::start();
+    for session in ["gone1", "gone2", "gone3"] {
+        rig.make(session);
+        rig.try_spawn(command(session, "e1", &["sleep", "100"])).unwrap();
+    }
+    let start = Instant::now();
+    rig.stop();
+    assert!(start.elapsed() < Duration::from_secs(2));
+    assert_eq!(left("gone"), Vec::<PathBuf>::new());
+}
+
+#[test]
+fn a_killed_jailer_takes_its_jails_along_and_the_next_one_sweeps() {
+    let mut rig = Rig::start();
+    rig.make("swept");
+    let script = "echo $$; sleep 100";
+    let running = rig.try_spawn(command("swept", "e1", &["sh", "-c", script])).unwrap();
+    rig.process.kill().unwrap();
+    rig.process.wait().unwrap();
+    // The pipe ends when the last process that holds it is dead.
+    let start = Instant::now();
+    let text = support::read_all(running.fds.into_iter().next().unwrap());
+    assert!(start.elapsed() < Duration::from_secs(2) && !text.is_empty());
+    // Regions are taken lowest first: with enough jailers at once, one of them has the dead one's.
+    let next: Vec<Rig> = (0..12).map(|_| Rig::start()).collect();
+    assert_eq!(left("swept"), Vec::<PathBuf>::new());
+    next.into_iter().for_each(Rig::stop);
+}
+
+#[test]
+fn bad_requests_name_the_field_and_leave_nothing() {
+    let mut rig = Rig::start();
+    let good = || Rig::request("data", "bad", quantities());
+    let refused = |rig: &mut Rig, make| match rig.try_make(make).unwrap_err() {
+        Refusal::Invalid { field, message } => (field, message),
+        other => panic!("{other:?}"),
+    };
+    let mut make = good();
+    make.policy = "nope".to_owned();
+    let (field, message) = refused(&mut rig, make);
+    assert!(
+        field == "policy" && message.contains("data") && message.contains("strict"),
+        "{message}"
+    );
+    let mut make = good();
+    make.policy_hash = "0".repeat(64);
+    assert_eq!(refused(&mut rig, make).0, "policy");
+    let mut make = good();
+    make.template = "base@000000000000".to_owned();
+    assert_eq!(refused(&mut rig, make).0, "template");
+    let mut make = good();
+    make.quantities.memory_bytes = 1 << 50;
+    assert!(refused(&mut rig, make).0.contains("memory"));
+    rig.make("bad");
+    assert_eq!(refused(&mut rig, good()).0, "session_id");
+    let mut spawn = command("bad", "e1", &["true"]);
+    spawn.environment = vec![(b"LD_PRELOAD".to_vec(), b"/tmp/x.so".to_vec())];
+    let Refusal::Invalid { field, message } = rig.try_spawn(spawn).unwrap_err() else {
+        panic!()
+    };
+    assert!(field == "environment" && message.contains("LD_PRELOAD"), "{message}");
+    let Refusal::Invalid { field, .. } = rig.try_spawn(command("nosuch", "e1", &["true"])).unwrap_err() else {
+        panic!()
+    };
+    assert_eq!(field, "session_id");
+    rig.stop();
+}
+
+#[test]
+fn two_sessions_can_not_touch_each_other() {
+    let mut rig = Rig::start();
+    rig.make("s1");
+    rig.make("s2");
+    rig.try_spawn(command(
+        "s1",
+        "e1",
+        &["sh", "-c", "echo secret >/tmp/f; echo secret >/dev/shm/f; sleep 100"],
+    ))
+    .unwrap();
+    let script = "ls /tmp /dev/shm; ps ax -o args= | grep -c '[s]leep 100'; ipcs -m 2>/dev/null | grep -c 0x";
+    assert_eq!(rig.sh("s2", "e1", script).stdout, "/dev/shm:\n\n/tmp:\n0\n0\n");
+    rig.stop();
+}

@@ -1,0 +1,259 @@
+//! A real jailer as a child process, and what a client of it needs.
+#![allow(
+    dead_code,
+    unreachable_pub,
+    clippy::unwrap_used,
+    reason = "shared by test programs that each use a part"
+)]
+
+use std::fs::File;
+use std::io::Read;
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::path::PathBuf;
+use std::process::{Child, Command};
+
+use brig_jailer::api::{
+    End, Enforced, Event, HostReport, Make, Quantities, Refusal, Request, Spawn, Streams, VERSION, Work,
+};
+use brig_jailer::ids::Id;
+use brig_jailer::policy::{PolicySet, Trust};
+use brig_jailer::template::Templates;
+use brig_jailer::wire;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
+
+pub fn id(text: &str) -> Id {
+    Id::parse(text).unwrap()
+}
+
+/// A folder of the source tree, or the place that the environment names.
+fn place(variable: &str, default: &str) -> PathBuf {
+    std::env::var_os(variable).map_or_else(|| PathBuf::from(default), PathBuf::from)
+}
+
+pub fn policies() -> PathBuf {
+    place("BRIG_POLICIES", concat!(env!("CARGO_MANIFEST_DIR"), "/../policies"))
+}
+
+pub fn images() -> PathBuf {
+    place("BRIG_IMAGES", "/var/lib/brig/images")
+}
+
+/// The folder of the static programs, as the Makefile builds them.
+pub fn programs() -> PathBuf {
+    place(
+        "BRIG_PROGRAMS",
+        concat!(env!("CARGO_MANIFEST_DIR"), "/../target/programs"),
+    )
+}
+
+/// A jailer that serves this test alone.
+#[derive(Debug)]
+pub struct Rig {
+    pub process: Child,
+    socket: OwnedFd,
+}
+
+/// A jail that is up.
+#[derive(Debug)]
+pub struct Up {
+    pub enforced: Enforced,
+    pub files: OwnedFd,
+}
+
+/// A program that was started.
+#[derive(Debug)]
+pub struct Running {
+    pub streams: Streams,
+    pub fds: Vec<OwnedFd>,
+}
+
+/// What a program has left.
+#[derive(Debug)]
+pub struct Outcome {
+    pub end: End,
+    pub stdout: String,
+    pub stderr: String,
+}
+
+impl Rig {
+    pub fn start() -> Self {
+        Self::with_fault("")
+    }
+
+    /// With one step spoiled; needs the feature `faults`.
+    pub fn with_fault(fault: &str) -> Self {
+        let (socket, theirs) =
+            socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None).unwrap();
+        rustix::io::fcntl_setfd(&theirs, rustix::io::FdFlags::empty()).unwrap();
+        let mut command = Command::new(env!("CARGO_BIN_EXE_brig-jailer"));
+        command.arg("--fd").arg(theirs.as_raw_fd().to_string());
+        command.arg("--policies").arg(policies());
+        command.arg("--images").arg(images()).arg("--programs").arg(programs());
+        command
+            .arg("--kernel")
+            .arg(concat!(env!("CARGO_MANIFEST_DIR"), "/../rootfs/kernel"));
+        command.arg("--ceilings").arg("/nonexistent/ceilings.toml");
+        command.env(
+            "BRIG_LOG",
+            std::env::var("BRIG_LOG").unwrap_or_else(|_| "error".to_owned()),
+        );
+        command.env("BRIG_FAULT", fault);
+        let process = command.spawn().unwrap();
+        drop(theirs);
+        let mut rig = Self { process, socket };
+        rig.send(&Request::Hello { version: VERSION });
+        assert!(matches!(rig.next().0, Event::Hello { version: VERSION, .. }));
+        rig
+    }
+
+    pub fn send(&self, request: &Request) {
+        wire::send(self.socket.as_fd(), request, &[]).unwrap();
+    }
+
+    /// The next event, whatever it is.
+    pub fn next(&mut self) -> (Event, Vec<OwnedFd>) {
+        let mut fds = [PollFd::new(&self.socket, PollFlags::IN)];
+        let timeout = Timespec { tv_sec: 20, tv_nsec: 0 };
+        assert_eq!(poll(&mut fds, Some(&timeout)).unwrap(), 1, "the jailer says nothing");
+        wire::receive(self.socket.as_fd()).unwrap().expect("the jailer is gone")
+    }
+
+    pub fn host(&mut self) -> HostReport {
+        self.send(&Request::Host);
+        match self.next().0 {
+            Event::Host(report) => *report,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    pub fn request(policy: &str, session: &str, quantities: Quantities) -> Make {
+        let set = PolicySet::load(&[policies()], Trust::RootOwned).unwrap();
+        let policy = set.get(policy).unwrap();
+        let templates = Templates::load(&images(), Trust::RootOwned).unwrap();
+        Make {
+            session: id(session),
+            policy: policy.name.clone(),
+            policy_hash: policy.hash.clone(),
+            template: templates.get("base").unwrap().id.clone(),
+            quantities,
+        }
+    }
+
+    pub fn make(&mut self, session: &str) -> Up {
+        self.try_make(Self::request("data", session, quantities())).unwrap()
+    }
+
+    pub fn try_make(&mut self, make: Make) -> Result<Up, Refusal> {
+        self.send(&Request::Make(make));
+        match self.next() {
+            (Event::Made { enforced, .. }, mut fds) => Ok(Up {
+                enforced,
+                files: fds.remove(0),
+            }),
+            (Event::Refused { refusal, .. }, _) => Err(refusal),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    pub fn try_spawn(&mut self, spawn: Spawn) -> Result<Running, Refusal> {
+        self.send(&Request::Spawn(spawn));
+        match self.next() {
+            (Event::Spawned { streams, .. }, fds) => Ok(Running { streams, fds }),
+            (Event::Refused { refusal, .. }, _) => Err(refusal),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    /// Runs a shell script to its end.
+    pub fn sh(&mut self, session: &str, execution: &str, script: &str) -> Outcome {
+        self.run(command(session, execution, &["sh", "-c", script]))
+    }
+
+    /// Runs a Python script to its end.
+    pub fn python(&mut self, session: &str, execution: &str, script: &str) -> Outcome {
+        self.run(command(session, execution, &["python3", "-c", script]))
+    }
+
+    pub fn run(&mut self, spawn: Spawn) -> Outcome {
+        let running = self.try_spawn(spawn).unwrap();
+        let mut readers: Vec<_> = running
+            .fds
+            .into_iter()
+            .map(|fd| std::thread::spawn(move || read_all(fd)))
+            .collect();
+        let end = self.ended();
+        let stdout = readers.remove(0).join().unwrap();
+        let stderr = readers.pop().map(|reader| reader.join().unwrap()).unwrap_or_default();
+        Outcome { end, stdout, stderr }
+    }
+
+    pub fn ended(&mut self) -> End {
+        match self.next().0 {
+            Event::Ended { end, .. } => end,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    pub fn close(&mut self, session: &str) {
+        self.send(&Request::Close { session: id(session) });
+        loop {
+            match self.next().0 {
+                Event::Closed { .. } => return,
+                Event::Ended { .. } => {}
+                other => panic!("{other:?}"),
+            }
+        }
+    }
+
+    /// Lets the jailer end as it does when its client goes, and waits for that.
+    pub fn stop(mut self) {
+        drop(std::mem::replace(
+            &mut self.socket,
+            File::open("/dev/null").unwrap().into(),
+        ));
+        let status = self.process.wait().unwrap();
+        assert!(status.success(), "{status}");
+    }
+}
+
+impl Drop for Rig {
+    /// A test that failed must not leave a jailer; its jails die with it.
+    fn drop(&mut self) {
+        let _ended_already = self.process.kill();
+        let _reaped_already = self.process.wait();
+    }
+}
+
+pub fn quantities() -> Quantities {
+    Quantities {
+        memory_bytes: 256 << 20,
+        cpu_millis: 1000,
+        pids: 64,
+        disk_bytes: 32 << 20,
+        inodes: 2000,
+        open_files: 256,
+        max_age_ms: 60_000,
+    }
+}
+
+pub fn command(session: &str, execution: &str, argv: &[&str]) -> Spawn {
+    Spawn {
+        session: id(session),
+        execution: id(execution),
+        work: Work::Command {
+            argv: argv.iter().map(|part| part.as_bytes().to_vec()).collect(),
+            directory: None,
+        },
+        environment: Vec::new(),
+        stdin: false,
+        merge_stderr: false,
+        timeout_ms: 10_000,
+    }
+}
+
+pub fn read_all(fd: OwnedFd) -> String {
+    let mut bytes = Vec::new();
+    File::from(fd).read_to_end(&mut bytes).unwrap();
+    String::from_utf8_lossy(&bytes).into_owned()
+}
