@@ -1,0 +1,117 @@
+"""Frames to and from brigd."""
+
+from __future__ import annotations
+
+import _json
+import os
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+MAX_REQUEST = 8 << 20
+MAX_EVENT = 1 << 20
+
+# Programs that close "all" descriptors, or expect their first open file to be 3, should not meet ours.
+HIGH = 200
+
+
+class ChannelError(Exception):
+    """The other end does not keep to the protocol."""
+
+
+class _Scanner:
+    """What the scanner of the json module wants to know; the module itself costs as much as the rest of the start."""
+
+    strict = True
+    object_hook = None
+    object_pairs_hook = None
+    parse_float = float
+    parse_int = int
+    parse_constant = None
+
+
+class Channel:
+    """The socket to brigd. Only the process that made it sends; forked children are silent."""
+
+    def __init__(self, descriptor: int) -> None:
+        try:
+            self._descriptor = os.dup2(descriptor, HIGH, inheritable=False)
+            os.close(descriptor)
+        except OSError:
+            # A low limit of open files.
+            os.set_inheritable(descriptor, False)
+            self._descriptor = descriptor
+        self._identity = self._look()
+        self._process = os.getpid()
+
+    def receive(self) -> dict[str, object]:
+        """Waits for the request."""
+        size = int.from_bytes(self._read(4), "little")
+        if size > MAX_REQUEST:
+            raise ChannelError(f"request of {size} bytes, at most {MAX_REQUEST}")
+        text = self._read(size).decode("utf-8", "surrogatepass")
+        try:
+            value, _ = _json.make_scanner(_Scanner)(text, 0)  # type: ignore[arg-type]
+        except (StopIteration, ValueError, SystemError):
+            # SystemError: the scanner finds no module json to take its exception from.
+            raise ChannelError("request is not JSON") from None
+        if not isinstance(value, dict):
+            raise ChannelError("request is not an object")
+        return value
+
+    def is_ours(self) -> bool:
+        """Whether this process is the one that talks to brigd."""
+        return os.getpid() == self._process
+
+    def send(self, event: Mapping[str, object]) -> bool:
+        """Sends an event. False: it is too long, and was not sent."""
+        body = encode(event).encode("ascii")
+        if len(body) > MAX_EVENT:
+            return False
+        self._write(len(body).to_bytes(4, "little") + body)
+        return True
+
+    def send_done(self) -> None:
+        """Says that nothing more comes."""
+        self.send({"ev": "done"})
+
+    def _read(self, size: int) -> bytes:
+        parts = []
+        while size:
+            part = os.read(self._descriptor, min(size, 1 << 20))
+            if not part:
+                raise ChannelError("the socket was closed before the request was complete")
+            parts.append(part)
+            size -= len(part)
+        return b"".join(parts)
+
+    def _write(self, data: bytes) -> None:
+        view = memoryview(data)
+        try:
+            # The program may have closed the descriptor and opened a file under its number.
+            if not self.is_ours() or self._look() != self._identity:
+                return
+            while view:
+                view = view[os.write(self._descriptor, view) :]
+        except OSError:
+            pass  # brigd is gone; the program's own ways of output are not our business.
+
+    def _look(self) -> tuple[int, int]:
+        status = os.fstat(self._descriptor)
+        return status.st_dev, status.st_ino
+
+
+def encode(value: object) -> str:
+    """JSON of what events are made of."""
+    if isinstance(value, str):
+        return _json.encode_basestring_ascii(value)
+    if value is None:
+        return "null"
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, int):
+        return int.__repr__(value)
+    if isinstance(value, dict):
+        return "{" + ",".join(f"{encode(str(key))}:{encode(item)}" for key, item in value.items()) + "}"
+    raise TypeError(f"no event holds a {type(value).__name__}")

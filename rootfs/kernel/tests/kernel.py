@@ -1,0 +1,102 @@
+"""Runs the kernel as the jailer does, over a socketpair, and gives what came out."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+KERNEL = Path(__file__).resolve().parent.parent / "kernel.py"
+
+
+@dataclass
+class Outcome:
+    """What a run left."""
+
+    code: int
+    stdout: str
+    stderr: str
+    events: list[dict[str, Any]] = field(default_factory=list)
+
+    @property
+    def results(self) -> list[dict[str, Any]]:
+        return [event for event in self.events if event["ev"] == "result"]
+
+    @property
+    def error(self) -> dict[str, Any]:
+        [error] = [event for event in self.events if event["ev"] == "error"]
+        return error
+
+
+class Kernel:
+    """A kernel with its request sent."""
+
+    def __init__(self, folder: str, request: dict[str, Any] | bytes, environment: dict[str, str]) -> None:
+        self.socket, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
+        variables = {
+            "PATH": os.environ["PATH"],
+            "LANG": "C.UTF-8",
+            "HOME": folder,
+            "TMPDIR": folder,
+            "MPLBACKEND": "Agg",
+        }
+        self.process = subprocess.Popen(
+            [sys.executable, "-I", "-u", str(KERNEL)],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            cwd=folder,
+            env={**variables, **environment},
+            close_fds=False,
+            preexec_fn=lambda: os.dup2(theirs.fileno(), 3) and None,
+        )
+        theirs.close()
+        body = request if isinstance(request, bytes) else json.dumps(request).encode()
+        self.socket.sendall(len(body).to_bytes(4, "little") + body)
+
+    def finish(self) -> Outcome:
+        """Reads everything to the end."""
+        frames = bytearray()
+        reader = threading.Thread(target=self._read, args=(frames,))
+        reader.start()
+        stdout, stderr = self.process.communicate(timeout=60)
+        reader.join(60)
+        self.socket.close()
+        return Outcome(self.process.returncode, stdout.decode(), stderr.decode(), list(events(bytes(frames))))
+
+    def _read(self, frames: bytearray) -> None:
+        with contextlib.suppress(ConnectionResetError):
+            while part := self.socket.recv(1 << 16):
+                frames += part
+
+
+def events(frames: bytes) -> Any:
+    """Takes frames apart; each must be whole and within the limit."""
+    while frames:
+        size = int.from_bytes(frames[:4], "little")
+        assert size <= 1 << 20, size
+        assert len(frames) >= 4 + size, "the last frame is cut"
+        yield json.loads(frames[4 : 4 + size])
+        frames = frames[4 + size :]
+
+
+def run(
+    code: str, *, files: dict[str, str] | None = None, env: dict[str, str] | None = None, **request: Any
+) -> Outcome:
+    """Runs code in a fresh folder."""
+    with tempfile.TemporaryDirectory() as folder:
+        for name, content in (files or {}).items():
+            Path(folder, name).write_text(content)
+        message = {"op": "run", "code": code, "argv": ["main.py"], "filename": "main.py", "threads": 1, **request}
+        outcome = Kernel(os.path.realpath(folder), message, env or {}).finish()
+        text = json.dumps(outcome.events).replace(os.path.realpath(folder), "HOME")
+        shown = [stream.replace(os.path.realpath(folder), "HOME") for stream in (outcome.stdout, outcome.stderr)]
+        return Outcome(outcome.code, *shown, json.loads(text))
