@@ -1,0 +1,243 @@
+//! Where bytes that came out of a session lie until they are handed on: files without a name.
+//!
+//! A spool file is unlinked from the start (`O_TMPFILE` where the file system has it), so nothing is left behind,
+//! however brigd ends. The sum of all files is bounded. Reading and writing run on the blocking pool.
+
+use std::fs::File;
+use std::io::{self, Write};
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use sha2::{Digest, Sha256};
+use tokio::task::spawn_blocking;
+
+use super::PREFIX_MAX;
+
+/// The most bytes that one read gives.
+pub const READ_MAX: usize = 256 * 1024;
+
+/// Why bytes could not be stored or read back.
+#[derive(Debug, thiserror::Error)]
+pub enum SpoolError {
+    /// The file is larger than an artifact may be.
+    #[error("artifact larger than {max_bytes} bytes")]
+    TooLarge { max_bytes: u64 },
+    /// All files together would be larger than the spool may be.
+    #[error("spool {path}: full, {max_bytes} bytes are in use")]
+    Full { path: PathBuf, max_bytes: u64 },
+    #[error("spool {path}: {source}")]
+    File { path: PathBuf, source: io::Error },
+    /// A write was given up half way.
+    #[error("spool {path}: a write was interrupted")]
+    Interrupted { path: PathBuf },
+}
+
+/// A directory for spool files, shared by all executions.
+#[derive(Debug, Clone)]
+pub struct Spool {
+    shared: Arc<Shared>,
+}
+
+#[derive(Debug)]
+struct Shared {
+    directory: PathBuf,
+    max_bytes: u64,
+    used: AtomicU64,
+}
+
+impl Spool {
+    /// Uses a directory, which must exist, for at most `max_bytes` at one time.
+    pub fn new(directory: &Path, max_bytes: u64) -> Self {
+        let directory = directory.to_owned();
+        Self {
+            shared: Arc::new(Shared {
+                directory,
+                max_bytes,
+                used: AtomicU64::new(0),
+            }),
+        }
+    }
+
+    /// Starts a file that may grow to `max_bytes`.
+    pub async fn create(&self, max_bytes: u64) -> Result<Spooled, SpoolError> {
+        let shared = Arc::clone(&self.shared);
+        let made = spawn_blocking(move || tempfile::tempfile_in(&shared.directory)).await;
+        let file = made.unwrap_or_else(|error| Err(io::Error::other(error)));
+        let file = file.map_err(|source| self.shared.failed(source))?;
+        let room = Room {
+            shared: Arc::clone(&self.shared),
+            bytes: 0,
+        };
+        let inner = Inner {
+            file,
+            hash: Sha256::new(),
+            prefix: Vec::new(),
+            room,
+        };
+        Ok(Spooled {
+            inner: Some(inner),
+            shared: Arc::clone(&self.shared),
+            max_bytes,
+        })
+    }
+
+    /// Counts the bytes that lie in the spool.
+    pub fn used_bytes(&self) -> u64 {
+        self.shared.used.load(Ordering::Relaxed)
+    }
+}
+
+impl Shared {
+    fn failed(&self, source: io::Error) -> SpoolError {
+        SpoolError::File {
+            path: self.directory.clone(),
+            source,
+        }
+    }
+
+    fn interrupted(&self) -> SpoolError {
+        SpoolError::Interrupted {
+            path: self.directory.clone(),
+        }
+    }
+}
+
+/// A part of the spool's room, given back when it is dropped.
+#[derive(Debug)]
+struct Room {
+    shared: Arc<Shared>,
+    bytes: u64,
+}
+
+impl Room {
+    fn take(&mut self, more: u64) -> Result<(), SpoolError> {
+        let fits = |used: u64| used.checked_add(more).filter(|sum| *sum <= self.shared.max_bytes);
+        match self
+            .shared
+            .used
+            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, fits)
+        {
+            Ok(_) => {
+                self.bytes += more;
+                Ok(())
+            }
+            Err(_) => Err(SpoolError::Full {
+                path: self.shared.directory.clone(),
+                max_bytes: self.shared.max_bytes,
+            }),
+        }
+    }
+}
+
+impl Drop for Room {
+    fn drop(&mut self) {
+        self.shared.used.fetch_sub(self.bytes, Ordering::Relaxed);
+    }
+}
+
+#[derive(Debug)]
+struct Inner {
+    file: File,
+    hash: Sha256,
+    prefix: Vec<u8>,
+    room: Room,
+}
+
+impl Inner {
+    fn write(&mut self, bytes: &[u8]) -> Result<(), SpoolError> {
+        self.room.take(bytes.len() as u64)?;
+        self.file
+            .write_all(bytes)
+            .map_err(|source| self.room.shared.failed(source))?;
+        self.hash.update(bytes);
+        let missing = PREFIX_MAX - self.prefix.len();
+        self.prefix.extend_from_slice(&bytes[..bytes.len().min(missing)]);
+        Ok(())
+    }
+}
+
+/// A file that is being written.
+#[derive(Debug)]
+pub struct Spooled {
+    /// Absent while a write runs, and after one that failed or was given up.
+    inner: Option<Inner>,
+    shared: Arc<Shared>,
+    max_bytes: u64,
+}
+
+impl Spooled {
+    /// Adds bytes.
+    ///
+    /// Errors: after any error, and after a call that was dropped half way, the file takes no more.
+    pub async fn write(&mut self, bytes: Vec<u8>) -> Result<(), SpoolError> {
+        let mut inner = self.take()?;
+        if inner.room.bytes + bytes.len() as u64 > self.max_bytes {
+            return Err(SpoolError::TooLarge {
+                max_bytes: self.max_bytes,
+            });
+        }
+        let written = spawn_blocking(move || inner.write(&bytes).map(|()| inner)).await;
+        let inner = written.unwrap_or_else(|error| Err(self.shared.failed(io::Error::other(error))))?;
+        self.inner = Some(inner);
+        Ok(())
+    }
+
+    /// Ends the file.
+    pub fn finish(mut self) -> Result<Stored, SpoolError> {
+        let inner = self.take()?;
+        let sha256 = inner.hash.finalize().into();
+        Ok(Stored {
+            file: Arc::new(inner.file),
+            sha256,
+            prefix: inner.prefix,
+            room: inner.room,
+        })
+    }
+
+    fn take(&mut self) -> Result<Inner, SpoolError> {
+        self.inner.take().ok_or_else(|| self.shared.interrupted())
+    }
+}
+
+/// A file that was stored. Its bytes change no more, and go when it is dropped.
+#[derive(Debug)]
+pub struct Stored {
+    file: Arc<File>,
+    sha256: [u8; 32],
+    prefix: Vec<u8>,
+    room: Room,
+}
+
+impl Stored {
+    /// Size in bytes, as stored.
+    pub fn size(&self) -> u64 {
+        self.room.bytes
+    }
+
+    /// SHA-256 of the stored bytes.
+    pub fn sha256(&self) -> [u8; 32] {
+        self.sha256
+    }
+
+    /// The first bytes, at most [`PREFIX_MAX`].
+    pub fn prefix(&self) -> &[u8] {
+        &self.prefix
+    }
+
+    /// Reads at most [`READ_MAX`] bytes from an offset on; nothing at the end.
+    pub async fn read(&self, offset: u64) -> Result<Vec<u8>, SpoolError> {
+        let left = usize::try_from(self.size().saturating_sub(offset)).unwrap_or(usize::MAX);
+        let file = Arc::clone(&self.file);
+        let read = spawn_blocking(move || {
+            let mut bytes = vec![0; left.min(READ_MAX)];
+            file.read_exact_at(&mut bytes, offset).map(|()| bytes)
+        });
+        let bytes = read.await.unwrap_or_else(|error| Err(io::Error::other(error)));
+        bytes.map_err(|source| self.room.shared.failed(source))
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,346 @@
+//! The configuration of brigd: `brigd.toml`. Every key has a default, unknown keys are errors.
+
+use std::collections::BTreeSet;
+use std::fmt;
+use std::path::{Path, PathBuf};
+
+use brig_jailer::units::Span;
+use serde::{Deserialize, Serialize};
+
+use crate::options::{Options, StartError};
+
+/// The file that is read when none is named.
+pub const DEFAULT_FILE: &str = "/etc/brig/brigd.toml";
+
+/// What brigd is configured to do.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Config {
+    /// The socket that clients connect to.
+    pub socket: PathBuf,
+    /// Permissions of the socket, octal.
+    pub socket_mode: Mode,
+    /// Group of the socket; must exist, or be empty to leave the daemon's own.
+    pub socket_group: String,
+    /// The socket of brig-jailer.
+    pub jailer_socket: PathBuf,
+    /// Directory of the ledger and of the spool for artifacts.
+    pub state: PathBuf,
+    /// Directories of policies; a file in a later one replaces the one of the same name in an earlier one.
+    pub policies: Vec<PathBuf>,
+    /// Directory of the template images.
+    pub images: PathBuf,
+    /// Format of the log on stderr.
+    pub log: LogFormat,
+    /// How much may go on at one time.
+    pub limits: Limits,
+    /// Who may ask for what; the first entry that fits a client counts.
+    #[serde(rename = "client")]
+    pub clients: Vec<Client>,
+}
+
+/// How much may go on at one time.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Limits {
+    /// Executions that run at one time; 1 to 10,000.
+    pub running: usize,
+    /// Executions that wait for their turn; further ones are refused. 1 to 100,000.
+    pub queue: usize,
+    /// Connections of clients; 1 to 100,000.
+    pub connections: usize,
+    /// How long running executions may go on once the daemon is told to stop.
+    pub drain: Span,
+}
+
+/// A class of clients and what they are.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Client {
+    /// The uid of the client. Exactly one of `uid` and `group` is given.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub uid: Option<u32>,
+    /// A group that the client's user belongs to.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub group: Option<String>,
+    /// The tenant that its sessions belong to.
+    #[serde(default = "default_word")]
+    pub tenant: String,
+    /// The tenant class.
+    #[serde(default = "default_word")]
+    pub class: String,
+    /// The user that requests are recorded under; empty: the name that the request gives.
+    #[serde(default)]
+    pub user: String,
+    /// What the client may do.
+    #[serde(default = "runner")]
+    pub roles: BTreeSet<Role>,
+}
+
+/// What a client may do.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Role {
+    /// Runs code.
+    Runner,
+    /// Decides about executions and artifacts that need it.
+    Reviewer,
+    /// Reads the ledger.
+    Auditor,
+    /// Looks after the host.
+    Operator,
+}
+
+/// Format of the log.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum LogFormat {
+    Text,
+    Json,
+}
+
+/// Permissions of a file, written in octal.
+#[derive(Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub struct Mode(pub u32);
+
+impl Default for Config {
+    fn default() -> Self {
+        Self {
+            socket: "/run/brig/brigd.sock".into(),
+            socket_mode: Mode(0o660),
+            socket_group: "brig-clients".to_owned(),
+            jailer_socket: "/run/brig/jailer.sock".into(),
+            state: "/var/lib/brig".into(),
+            policies: vec!["/usr/share/brig/policies".into(), "/etc/brig/policies".into()],
+            images: "/var/lib/brig/images".into(),
+            log: LogFormat::Text,
+            limits: Limits::default(),
+            clients: vec![
+                Client::uid(0),
+                Client::group("brig-admin", Role::ALL),
+                Client::group("brig-clients", &[Role::Runner]),
+            ],
+        }
+    }
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self {
+            running: 16,
+            queue: 64,
+            connections: 256,
+            drain: Span::from_millis(10_000),
+        }
+    }
+}
+
+impl Role {
+    /// All roles.
+    pub const ALL: &[Role] = &[Role::Runner, Role::Reviewer, Role::Auditor, Role::Operator];
+}
+
+impl fmt::Display for Role {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Runner => "runner",
+            Self::Reviewer => "reviewer",
+            Self::Auditor => "auditor",
+            Self::Operator => "operator",
+        })
+    }
+}
+
+impl Client {
+    fn uid(uid: u32) -> Self {
+        Self {
+            uid: Some(uid),
+            group: None,
+            ..Self::group("", Role::ALL)
+        }
+    }
+
+    fn group(group: &str, roles: &[Role]) -> Self {
+        Self {
+            uid: None,
+            group: Some(group.to_owned()),
+            tenant: default_word(),
+            class: default_word(),
+            user: String::new(),
+            roles: roles.iter().copied().collect(),
+        }
+    }
+}
+
+impl Config {
+    /// Reads the configuration that the options ask for and lays the options over it.
+    pub fn load(options: &Options) -> Result<Self, StartError> {
+        let mut config = match &options.config {
+            Some(file) => Self::read(file)?,
+            None if Path::new(DEFAULT_FILE).exists() && options.standalone.is_none() => {
+                Self::read(Path::new(DEFAULT_FILE))?
+            }
+            None => Self::default(),
+        };
+        if let Some(directory) = &options.standalone {
+            config.socket = directory.join("brigd.sock");
+            config.socket_group = String::new();
+            config.state = directory.clone();
+        }
+        if !options.policies.is_empty() {
+            config.policies.clone_from(&options.policies);
+        }
+        if let Some(images) = &options.images {
+            config.images.clone_from(images);
+        }
+        Ok(config)
+    }
+
+    /// Where the ledger lies.
+    pub fn ledger(&self) -> PathBuf {
+        self.state.join("ledger.db")
+    }
+
+    /// Where the bytes of artifacts lie until the client has them.
+    pub fn spool(&self) -> PathBuf {
+        self.state.join("spool")
+    }
+
+    fn read(file: &Path) -> Result<Self, StartError> {
+        let wrong = |what: &dyn fmt::Display| StartError::Configuration(format!("{}: {what}", file.display()));
+        let text = std::fs::read_to_string(file).map_err(|error| wrong(&error))?;
+        Self::parse(&text).map_err(|what| wrong(&what))
+    }
+
+    fn parse(text: &str) -> Result<Self, String> {
+        let config: Self = toml::from_str(text).map_err(|error| error.to_string())?;
+        config.check()?;
+        Ok(config)
+    }
+
+    fn check(&self) -> Result<(), String> {
+        check_range("limits.running", self.limits.running, 10_000)?;
+        check_range("limits.queue", self.limits.queue, 100_000)?;
+        check_range("limits.connections", self.limits.connections, 100_000)?;
+        if self.policies.is_empty() {
+            return Err("policies: names no directory; at least one is needed".to_owned());
+        }
+        for (index, client) in self.clients.iter().enumerate() {
+            if client.uid.is_some() == client.group.is_some() {
+                return Err(format!("client[{index}]: give either uid or group"));
+            }
+            if client.tenant.is_empty() || client.class.is_empty() {
+                return Err(format!("client[{index}]: tenant and class must not be empty"));
+            }
+        }
+        Ok(())
+    }
+}
+
+fn check_range(key: &str, value: usize, max: usize) -> Result<(), String> {
+    if (1..=max).contains(&value) {
+        Ok(())
+    } else {
+        Err(format!("{key}: {value} is not in 1 to {max}"))
+    }
+}
+
+fn default_word() -> String {
+    "default".to_owned()
+}
+
+fn runner() -> BTreeSet<Role> {
+    BTreeSet::from([Role::Runner])
+}
+
+impl TryFrom<String> for Mode {
+    type Error = String;
+
+    fn try_from(text: String) -> Result<Self, String> {
+        let octal = text.strip_prefix("0o").unwrap_or(&text);
+        match u32::from_str_radix(octal, 8) {
+            Ok(mode) if mode <= 0o777 => Ok(Self(mode)),
+            _ => Err(format!(
+                "{text:?} are not permissions: an octal number such as \"0660\" is"
+            )),
+        }
+    }
+}
+
+impl From<Mode> for String {
+    fn from(mode: Mode) -> Self {
+        format!("{:04o}", mode.0)
+    }
+}
+
+impl fmt::Debug for Mode {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:04o}", self.0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_empty_file_is_the_default() {
+        assert_eq!(Config::parse(""), Ok(Config::default()));
+    }
+
+    #[test]
+    fn the_printed_default_reads_back_as_the_default() {
+        let printed = toml::to_string(&Config::default()).unwrap();
+        assert_eq!(Config::parse(&printed), Ok(Config::default()));
+    }
+
+    #[test]
+    fn root_and_the_admin_group_may_do_everything_and_the_client_group_may_run() {
+        let shipped: Vec<_> = Config::default()
+            .clients
+            .iter()
+            .map(|c| (c.uid, c.group.clone(), c.roles.len()))
+            .collect();
+        let expected = vec![
+            (Some(0), None, 4),
+            (None, Some("brig-admin".to_owned()), 4),
+            (None, Some("brig-clients".to_owned()), 1),
+        ];
+        assert_eq!(shipped, expected);
+    }
+
+    #[test]
+    fn unknown_keys_are_errors_at_every_level() {
+        for text in [
+            "sokcet = \"/x\"",
+            "[limits]\nruning = 1",
+            "[[client]]\nuid = 0\nrole = []",
+        ] {
+            assert!(Config::parse(text).unwrap_err().contains("unknown field"), "{text}");
+        }
+    }
+
+    #[test]
+    fn values_out_of_range_name_the_key() {
+        assert_eq!(
+            Config::parse("[limits]\nqueue = 0"),
+            Err("limits.queue: 0 is not in 1 to 100000".to_owned())
+        );
+        assert_eq!(
+            Config::parse("[[client]]\ntenant = \"a\""),
+            Err("client[0]: give either uid or group".to_owned())
+        );
+        assert!(Config::parse("socket_mode = \"rw\"").unwrap_err().contains("octal"));
+    }
+
+    #[test]
+    fn standalone_keeps_everything_in_its_directory() {
+        let options = <Options as clap::Parser>::parse_from(["brigd", "--standalone", "/x", "--images", "/i"]);
+        let config = Config::load(&options).unwrap();
+        assert_eq!(config.socket, Path::new("/x/brigd.sock"));
+        assert_eq!(config.ledger(), Path::new("/x/ledger.db"));
+        assert_eq!(config.spool(), Path::new("/x/spool"));
+        assert_eq!(config.images, Path::new("/i"));
+    }
+}

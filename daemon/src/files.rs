@@ -1,0 +1,340 @@
+//! The client of a session's file helper: bytes go in and come out as copies, and nothing is waited for without end.
+//!
+//! What the helper says was said next to hostile code: sizes are checked against what was asked for, and after a
+//! protocol error or a missed deadline the connection is not used again.
+
+use std::io;
+use std::os::fd::OwnedFd;
+use std::time::Duration;
+
+use brig_jailer::files::wire::{
+    self, Collect, Collected, Failure, Found, Get, HEADER, Inspect, Inspected, Put, Request, Response, SKIPPED_MAX,
+    Skip, Sum, Walk, WireError,
+};
+use serde::Serialize;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::UnixStream;
+use tokio::time::{Instant, timeout_at};
+
+use crate::artifacts::{SpoolError, Spooled, Stored};
+
+/// What every request may take, beside the time for its bytes.
+const BASE: Duration = Duration::from_secs(10);
+/// Bytes per millisecond that must flow at least; a busy host writes far more.
+const SLOWEST: u64 = 4 * 1024;
+
+/// A connection to one session's helper.
+#[derive(Debug)]
+pub struct Files {
+    /// `None` once it can't be trusted to be in step.
+    stream: Option<UnixStream>,
+}
+
+/// What a collection found.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Listing {
+    pub found: Vec<Found>,
+    pub skipped: Vec<(Vec<u8>, Skip)>,
+    pub totals: Collected,
+}
+
+/// Why a file could not be put in, found or taken out.
+#[derive(Debug, thiserror::Error)]
+pub enum FilesError {
+    /// The helper says why.
+    #[error("{0}")]
+    Refused(Failure),
+    /// The helper did not answer in time.
+    #[error("the file helper did not answer in time")]
+    Silent,
+    /// The helper is gone, or was given up before.
+    #[error("the file helper is gone")]
+    Gone,
+    /// The helper does not keep to the protocol.
+    #[error("the file helper sent {0}")]
+    Protocol(&'static str),
+    /// A file on the side of brigd could not be read or written.
+    #[error("{0}")]
+    Spool(#[from] SpoolError),
+}
+
+impl From<WireError> for FilesError {
+    fn from(error: WireError) -> Self {
+        Self::Protocol(match error {
+            WireError::TooLarge(_) => "a frame that is too large",
+            WireError::Malformed => "a frame that holds no message",
+        })
+    }
+}
+
+impl Files {
+    /// Takes the helper's socket.
+    pub fn new(socket: OwnedFd) -> io::Result<Self> {
+        let stream = std::os::unix::net::UnixStream::from(socket);
+        stream.set_nonblocking(true)?;
+        Ok(Self {
+            stream: Some(UnixStream::from_std(stream)?),
+        })
+    }
+
+    /// Writes a file of the session from a file of ours.
+    pub async fn put(&mut self, put: Put, source: &Stored) -> Result<Sum, FilesError> {
+        let deadline = deadline(put.size);
+        self.exchange(deadline, async |stream| {
+            write(stream, &Request::Put(put)).await?;
+            send_bytes(stream, source).await?;
+            write(stream, &Request::End).await?;
+            match read(stream).await? {
+                Response::Stored(sum) => Ok(sum),
+                other => Err(unexpected(other)),
+            }
+        })
+        .await
+    }
+
+    /// Copies a file of the session to a file of ours; `sink` gets at most `max_bytes`.
+    pub async fn get(&mut self, path: &[u8], max_bytes: u64, sink: &mut Spooled) -> Result<Sum, FilesError> {
+        let get = Get {
+            path: path.to_vec(),
+            offset: 0,
+            length: None,
+            max_bytes,
+        };
+        self.exchange(deadline(max_bytes), async |stream| {
+            write(stream, &Request::Get(get)).await?;
+            let mut left = max_bytes;
+            loop {
+                match read(stream).await? {
+                    Response::Data(bytes) => {
+                        left = left
+                            .checked_sub(bytes.len() as u64)
+                            .ok_or(FilesError::Protocol("more bytes than were asked for"))?;
+                        sink.write(bytes).await?;
+                    }
+                    Response::End(sum) => return Ok(sum),
+                    other => return Err(unexpected(other)),
+                }
+            }
+        })
+        .await
+    }
+
+    /// Remembers what is there; gives whether the walk was cut short.
+    pub async fn snapshot(&mut self, walk: Walk) -> Result<bool, FilesError> {
+        self.exchange(walk_deadline(walk.time_ms), async |stream| {
+            write(stream, &Request::Snapshot(walk)).await?;
+            match read(stream).await? {
+                Response::Snapshotted { truncated, .. } => Ok(truncated.is_some()),
+                other => Err(unexpected(other)),
+            }
+        })
+        .await
+    }
+
+    /// Lists what is new or changed since the snapshot.
+    pub async fn collect(&mut self, collect: Collect) -> Result<Listing, FilesError> {
+        let most = u64::from(collect.max_files) + SKIPPED_MAX;
+        self.exchange(walk_deadline(collect.walk.time_ms), async |stream| {
+            write(stream, &Request::Collect(collect)).await?;
+            let mut listing = Listing::default();
+            loop {
+                match read(stream).await? {
+                    Response::Found(found) => listing.found.push(found),
+                    Response::Skipped { path, why } => listing.skipped.push((path, why)),
+                    Response::Collected(totals) => return Ok(Listing { totals, ..listing }),
+                    other => return Err(unexpected(other)),
+                }
+                if (listing.found.len() + listing.skipped.len()) as u64 > most {
+                    return Err(FilesError::Protocol("more files than were asked for"));
+                }
+            }
+        })
+        .await
+    }
+
+    /// Looks into a file.
+    pub async fn inspect(&mut self, inspect: Inspect) -> Result<Inspected, FilesError> {
+        self.exchange(walk_deadline(inspect.time_ms), async |stream| {
+            write(stream, &Request::Inspect(inspect)).await?;
+            match read(stream).await? {
+                Response::Inspected(inspected) => Ok(inspected),
+                other => Err(unexpected(other)),
+            }
+        })
+        .await
+    }
+
+    /// Runs one request and its answer; keeps the connection only if both were whole.
+    async fn exchange<T>(
+        &mut self,
+        deadline: Instant,
+        talk: impl AsyncFnOnce(&mut UnixStream) -> Result<T, FilesError>,
+    ) -> Result<T, FilesError> {
+        let mut stream = self.stream.take().ok_or(FilesError::Gone)?;
+        let result = timeout_at(deadline, talk(&mut stream))
+            .await
+            .unwrap_or(Err(FilesError::Silent));
+        if matches!(result, Ok(_) | Err(FilesError::Refused(_))) {
+            self.stream = Some(stream);
+        }
+        result
+    }
+}
+
+fn deadline(bytes: u64) -> Instant {
+    Instant::now() + BASE + Duration::from_millis(bytes / SLOWEST)
+}
+
+fn walk_deadline(time_ms: u32) -> Instant {
+    Instant::now() + BASE + Duration::from_millis(time_ms.into())
+}
+
+async fn send_bytes(stream: &mut UnixStream, source: &Stored) -> Result<(), FilesError> {
+    let mut offset = 0;
+    while offset < source.size() {
+        let bytes = source.read(offset).await?;
+        offset += bytes.len() as u64;
+        write(stream, &Request::Data(bytes)).await?;
+    }
+    Ok(())
+}
+
+async fn write(stream: &mut UnixStream, request: &impl Serialize) -> Result<(), FilesError> {
+    stream
+        .write_all(&wire::encode(request)?)
+        .await
+        .map_err(|_broken| FilesError::Gone)
+}
+
+async fn read(stream: &mut UnixStream) -> Result<Response, FilesError> {
+    let mut header = [0; HEADER];
+    stream
+        .read_exact(&mut header)
+        .await
+        .map_err(|_broken| FilesError::Gone)?;
+    let mut body = vec![0; wire::body_length(header)?];
+    stream.read_exact(&mut body).await.map_err(|_broken| FilesError::Gone)?;
+    Ok(wire::decode(&body)?)
+}
+
+fn unexpected(response: Response) -> FilesError {
+    match response {
+        Response::Failed(failure) => FilesError::Refused(failure),
+        _ => FilesError::Protocol("an answer to something else"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::task::JoinHandle;
+
+    use crate::artifacts::Spool;
+
+    use super::*;
+
+    /// A helper that answers each request of a script, and the client that talks to it.
+    fn scripted(answers: Vec<Response>, requests: usize) -> (Files, JoinHandle<(Vec<Request>, UnixStream)>) {
+        let (ours, theirs) = std::os::unix::net::UnixStream::pair().unwrap();
+        theirs.set_nonblocking(true).unwrap();
+        let mut theirs = UnixStream::from_std(theirs).unwrap();
+        let helper = tokio::spawn(async move {
+            let mut got = Vec::new();
+            for _ in 0..requests {
+                let mut header = [0; HEADER];
+                theirs.read_exact(&mut header).await.unwrap();
+                let mut body = vec![0; wire::body_length(header).unwrap()];
+                theirs.read_exact(&mut body).await.unwrap();
+                got.push(wire::decode(&body).unwrap());
+            }
+            for answer in answers {
+                theirs.write_all(&wire::encode(&answer).unwrap()).await.unwrap();
+            }
+            // Kept open, so that nothing but the answers ends a call.
+            (got, theirs)
+        });
+        (Files::new(ours.into()).unwrap(), helper)
+    }
+
+    async fn spooled(bytes: &[u8]) -> Spooled {
+        let mut file = Spool::new(&std::env::temp_dir(), 1024).create(1024).await.unwrap();
+        file.write(bytes.to_vec()).await.unwrap();
+        file
+    }
+
+    fn put(size: u64) -> Put {
+        Put {
+            path: b"a".to_vec(),
+            size,
+            mode: 0o644,
+            mtime: None,
+            make_parents: true,
+            overwrite: true,
+        }
+    }
+
+    #[tokio::test]
+    async fn a_file_goes_in_by_chunks_and_its_sum_comes_back() {
+        let sum = Sum {
+            size: 3,
+            sha256: [7; 32],
+        };
+        let (mut files, helper) = scripted(vec![Response::Stored(sum)], 3);
+        assert_eq!(
+            files
+                .put(put(3), &spooled(b"abc").await.finish().unwrap())
+                .await
+                .unwrap(),
+            sum
+        );
+        let (requests, _open) = helper.await.unwrap();
+        assert_eq!(
+            requests,
+            [Request::Put(put(3)), Request::Data(b"abc".to_vec()), Request::End]
+        );
+    }
+
+    #[tokio::test]
+    async fn a_refusal_keeps_the_connection_and_nonsense_ends_it() {
+        let failure = Failure {
+            op: wire::Op::Open,
+            errno: 2,
+            path: b"a".to_vec(),
+        };
+        let sum = Sum {
+            size: 0,
+            sha256: [0; 32],
+        };
+        let (mut files, _helper) = scripted(vec![Response::Failed(failure), Response::Stored(sum)], 1);
+        let refused = files.get(b"a", 10, &mut spooled(b"").await).await;
+        assert!(matches!(refused, Err(FilesError::Refused(_))));
+        let confused = files.get(b"a", 10, &mut spooled(b"").await).await;
+        assert!(matches!(confused, Err(FilesError::Protocol(_))), "{confused:?}");
+        assert!(matches!(
+            files.get(b"a", 10, &mut spooled(b"").await).await,
+            Err(FilesError::Gone)
+        ));
+    }
+
+    #[tokio::test]
+    async fn more_bytes_than_asked_for_are_a_protocol_error() {
+        let (mut files, _helper) = scripted(vec![Response::Data(vec![0; 11])], 1);
+        let result = files.get(b"a", 10, &mut spooled(b"").await).await;
+        assert!(matches!(
+            result,
+            Err(FilesError::Protocol("more bytes than were asked for"))
+        ));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_helper_that_says_nothing_is_given_up() {
+        let (_theirs, ours) = std::os::unix::net::UnixStream::pair().unwrap();
+        let mut files = Files::new(ours.into()).unwrap();
+        let walk = Walk {
+            max_entries: 1,
+            max_depth: 1,
+            time_ms: 1,
+        };
+        assert!(matches!(files.snapshot(walk).await, Err(FilesError::Silent)));
+        assert!(matches!(files.snapshot(walk).await, Err(FilesError::Gone)));
+    }
+}

@@ -1,0 +1,172 @@
+//! What all executions share, and the services that show it: Host and Templates.
+
+use std::sync::Arc;
+
+use brig_jailer::api::{Check, Verdict};
+use brig_jailer::template::Template;
+use brig_proto::v1;
+use brig_proto::v1::{HostLoad, HostVerdict, Reason};
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+use tonic::{Request, Response, Status};
+
+use crate::artifacts::Spool;
+use crate::config::Role;
+use crate::jailer::Jailer;
+use crate::ledger::Ledger;
+use crate::principal::Principal;
+use crate::run::queue::Queue;
+use crate::run::registry::Registry;
+use crate::run::store::{Store, TemplateList};
+use crate::server::principal;
+use crate::status::Problem;
+
+/// What this daemon can do, for clients that test for it.
+const FEATURES: &[&str] = &["run", "attach", "artifacts.inline", "request_id"];
+
+/// What all executions of this daemon share.
+#[derive(Debug)]
+pub struct Host {
+    pub jailer: Jailer,
+    pub ledger: Ledger,
+    pub spool: Spool,
+    pub store: Store,
+    pub queue: Arc<Queue>,
+    pub registry: Registry,
+    /// Every execution up to the end of its jail.
+    pub tasks: TaskTracker,
+    /// Cancelled when the daemon is about to stop: nothing new is accepted.
+    pub draining: CancellationToken,
+}
+
+impl Host {
+    fn templates(&self) -> Result<TemplateList, Problem> {
+        self.store
+            .templates()
+            .map_err(|error| Problem::Configuration(error.to_string()))
+    }
+}
+
+/// Serves Host and Templates.
+#[derive(Debug, Clone)]
+pub struct HostService(pub Arc<Host>);
+
+#[tonic::async_trait]
+impl v1::host_server::Host for HostService {
+    async fn get(&self, request: Request<v1::HostGetRequest>) -> Result<Response<v1::HostGetResponse>, Status> {
+        let host = &self.0;
+        let principal = principal(&request);
+        let report = host.jailer.host().await.map_err(Problem::from)?;
+        let (running, queued) = host.queue.load();
+        Ok(Response::new(v1::HostGetResponse {
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            jailer_version: host.jailer.version().to_owned(),
+            features: FEATURES.iter().map(|feature| (*feature).to_owned()).collect(),
+            kernel: rustix::system::uname().release().to_string_lossy().into_owned(),
+            checks: report.checks.iter().map(check).collect(),
+            policies: host.store.policy_ids(),
+            templates: host.templates()?.iter().map(|template| template.id.clone()).collect(),
+            principal: Some(show_principal(&principal)),
+            load: Some(HostLoad {
+                sessions: report.sessions,
+                running: running as u64,
+                queued: queued as u64,
+                draining: host.draining.is_cancelled(),
+                ..HostLoad::default()
+            }),
+            ..v1::HostGetResponse::default()
+        }))
+    }
+}
+
+#[tonic::async_trait]
+impl v1::templates_server::Templates for HostService {
+    async fn list(
+        &self,
+        request: Request<v1::TemplatesListRequest>,
+    ) -> Result<Response<v1::TemplatesListResponse>, Status> {
+        let name = request.into_inner().name;
+        let templates = self.0.templates()?;
+        // There are a handful, so that all fit one page.
+        let shown = templates
+            .iter()
+            .filter(|template| name.is_empty() || template.name == name);
+        let templates = shown
+            .map(|template| v1::Template {
+                packages: Vec::new(),
+                ..show(template)
+            })
+            .collect();
+        Ok(Response::new(v1::TemplatesListResponse {
+            templates,
+            next_page_token: String::new(),
+        }))
+    }
+
+    async fn get(
+        &self,
+        request: Request<v1::TemplatesGetRequest>,
+    ) -> Result<Response<v1::TemplatesGetResponse>, Status> {
+        let wanted = request.into_inner().template;
+        let template = self.0.templates()?.find(&wanted).map_err(|problem| Problem::NotFound {
+            kind: "template",
+            name: wanted.chars().take(60).collect(),
+            why: problem.message,
+            reason: Reason::TemplateNotFound,
+        })?;
+        Ok(Response::new(v1::TemplatesGetResponse {
+            template: Some(show(&template)),
+        }))
+    }
+}
+
+fn show(template: &Template) -> v1::Template {
+    v1::Template {
+        template: template.id.clone(),
+        name: template.name.clone(),
+        hash: template.hash.clone(),
+        current: true,
+        interpreter: template.interpreter.clone().unwrap_or_default(),
+        environment: template.environment.iter().cloned().collect(),
+        packages: template.packages.iter().map(package).collect(),
+        imports: template.imports.clone(),
+        warm_up: template.warm_up.clone().unwrap_or_default(),
+        ..v1::Template::default()
+    }
+}
+
+fn package(package: &brig_jailer::template::Package) -> v1::Package {
+    v1::Package {
+        name: package.name.clone(),
+        version: package.version.clone(),
+    }
+}
+
+fn check(check: &Check) -> v1::HostCheck {
+    let verdict = match check.verdict {
+        Verdict::Ok => HostVerdict::Ok,
+        Verdict::Degraded => HostVerdict::Degraded,
+        Verdict::Missing => HostVerdict::Missing,
+    };
+    v1::HostCheck {
+        what: check.what.clone(),
+        found: check.found.clone(),
+        needed: check.needed.clone(),
+        verdict: verdict.into(),
+        mend: check.mend.clone(),
+    }
+}
+
+fn show_principal(principal: &Principal) -> v1::Principal {
+    let role = |role: &Role| match role {
+        Role::Runner => v1::Role::Runner,
+        Role::Reviewer => v1::Role::Reviewer,
+        Role::Auditor => v1::Role::Auditor,
+        Role::Operator => v1::Role::Operator,
+    };
+    v1::Principal {
+        tenant: principal.tenant.clone(),
+        user: principal.user.clone(),
+        roles: principal.roles.iter().map(|given| role(given).into()).collect(),
+    }
+}

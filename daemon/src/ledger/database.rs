@@ -1,0 +1,81 @@
+//! The database's files.
+
+use std::fs::{File, OpenOptions, TryLockError};
+use std::io;
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::Path;
+use std::time::Duration;
+
+use rusqlite::Connection;
+
+use super::{LedgerError, Options};
+
+/// Size to which the log file is cut when it was copied into the database.
+const LOG_BYTES_KEPT: i64 = 16 * 1024 * 1024;
+
+/// Takes the ledger for this process, as long as the file is held.
+pub(super) fn lock(path: &Path) -> Result<File, LedgerError> {
+    let mut name = path.as_os_str().to_owned();
+    name.push(".lock");
+    let failed = |source| LedgerError::File {
+        path: path.to_owned(),
+        source,
+    };
+    let file = open_private(Path::new(&name)).map_err(failed)?;
+    match file.try_lock() {
+        Ok(()) => Ok(file),
+        Err(TryLockError::WouldBlock) => Err(LedgerError::InUse { path: path.to_owned() }),
+        Err(TryLockError::Error(source)) => Err(failed(source)),
+    }
+}
+
+/// Opens the database, or makes it so that only its owner can read it.
+pub(super) fn open(path: &Path, options: &Options) -> Result<Connection, LedgerError> {
+    let failed = |source| LedgerError::File {
+        path: path.to_owned(),
+        source,
+    };
+    // SQLite gives the files beside it the same mode.
+    drop(open_private(path).map_err(failed)?);
+    let opened = connect(path, options);
+    let connection = opened.map_err(|source| LedgerError::Open {
+        path: path.to_owned(),
+        source,
+    })?;
+    // The names of the files must survive a crash of the host as well as what is in them.
+    let directory = path
+        .parent()
+        .filter(|parent| !parent.as_os_str().is_empty())
+        .unwrap_or(Path::new("."));
+    File::open(directory)
+        .and_then(|directory| directory.sync_all())
+        .map_err(failed)?;
+    Ok(connection)
+}
+
+fn open_private(path: &Path) -> io::Result<File> {
+    OpenOptions::new()
+        .create(true)
+        .truncate(false)
+        .read(true)
+        .write(true)
+        .mode(0o600)
+        .open(path)
+}
+
+fn connect(path: &Path, options: &Options) -> rusqlite::Result<Connection> {
+    let connection = Connection::open(path)?;
+    connection.busy_timeout(Duration::from_secs(5))?;
+    connection.pragma_update(None, "journal_mode", "WAL")?;
+    // Copying the log into the database syncs both; that must not happen within a commit that code waits for.
+    connection.pragma_update(None, "wal_autocheckpoint", 0)?;
+    connection.pragma_update(None, "journal_size_limit", LOG_BYTES_KEPT)?;
+    connection.pragma_update(None, "foreign_keys", true)?;
+    connection.pragma_update(None, "trusted_schema", false)?;
+    if let Some(max_bytes) = options.max_bytes {
+        let page: i64 = connection.pragma_query_value(None, "page_size", |row| row.get(0))?;
+        let pages = i64::try_from(max_bytes).unwrap_or(i64::MAX) / page;
+        connection.pragma_update(None, "max_page_count", pages)?;
+    }
+    Ok(connection)
+}

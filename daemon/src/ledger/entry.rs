@@ -1,0 +1,186 @@
+//! How an entry gets into the tables.
+
+use rusqlite::{OptionalExtension, Transaction, params};
+use serde::Serialize;
+
+use brig_jailer::ids::Id;
+
+use super::record::{Accept, Body, Finish, Kind, Refused, to_millis};
+use crate::output::cut_text;
+
+/// The longest text of a refusal, in bytes: the requests it quotes were never checked.
+const REFUSED_TEXT_MAX: usize = 1024;
+
+/// Something to be written.
+#[derive(Debug)]
+pub(super) enum Entry {
+    Accept(Box<Accept>),
+    Finish(Box<Finish>),
+    Refused(Box<Refused>),
+}
+
+/// Why one entry of a group was not written.
+#[derive(Debug)]
+pub(super) enum Problem {
+    Exists(Id),
+    NotRunning(Id),
+    NoSpace(u64, u64),
+}
+
+/// The columns of `entries` beside the data.
+struct Columns<'a> {
+    kind: &'static str,
+    execution: Option<&'a str>,
+    tenant: &'a str,
+    time_ms: i64,
+}
+
+impl Entry {
+    /// Writes the entry, its bodies and the index; the outer error is the database's and ends the transaction.
+    pub(super) fn insert(
+        &self,
+        transaction: &Transaction<'_>,
+        written: &mut usize,
+    ) -> rusqlite::Result<Result<(), Problem>> {
+        match self {
+            Self::Accept(accept) => insert_accept(transaction, accept, written),
+            Self::Finish(finish) => insert_finish(transaction, finish, written),
+            Self::Refused(refused) => insert_refused(transaction, refused, written).map(Ok),
+        }
+    }
+}
+
+fn insert_accept(
+    transaction: &Transaction<'_>,
+    accept: &Accept,
+    written: &mut usize,
+) -> rusqlite::Result<Result<(), Problem>> {
+    let execution = accept.execution.as_str();
+    let known = transaction
+        .prepare_cached("SELECT 1 FROM executions WHERE execution = ?1")?
+        .exists(params![execution])?;
+    if known {
+        return Ok(Err(Problem::Exists(accept.execution.clone())));
+    }
+    let time_ms = to_millis(accept.time);
+    let columns = Columns {
+        kind: "accept",
+        execution: Some(execution),
+        tenant: &accept.tenant,
+        time_ms,
+    };
+    let number = insert_data(transaction, &columns, accept, written)?;
+    let part = match accept.work.kind {
+        Kind::Code => "code",
+        Kind::Command => "command",
+    };
+    insert_body(transaction, execution, part, &accept.work.body, written)?;
+    transaction
+        .prepare_cached(
+            "INSERT INTO executions (execution, session, tenant, user, request, accept_number, accept_time_ms)
+             VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7)",
+        )?
+        .execute(params![
+            execution,
+            accept.session.as_str(),
+            accept.tenant,
+            accept.user,
+            accept.request,
+            number,
+            time_ms
+        ])?;
+    Ok(Ok(()))
+}
+
+fn insert_finish(
+    transaction: &Transaction<'_>,
+    finish: &Finish,
+    written: &mut usize,
+) -> rusqlite::Result<Result<(), Problem>> {
+    let execution = finish.execution.as_str();
+    let tenant: Option<String> = transaction
+        .prepare_cached("SELECT tenant FROM executions WHERE execution = ?1 AND finish_number IS NULL")?
+        .query_row(params![execution], |row| row.get(0))
+        .optional()?;
+    let Some(tenant) = tenant else {
+        return Ok(Err(Problem::NotRunning(finish.execution.clone())));
+    };
+    let time_ms = to_millis(finish.time);
+    let columns = Columns {
+        kind: "finish",
+        execution: Some(execution),
+        tenant: &tenant,
+        time_ms,
+    };
+    let number = insert_data(transaction, &columns, finish, written)?;
+    insert_body(transaction, execution, "stdout", &finish.stdout, written)?;
+    insert_body(transaction, execution, "stderr", &finish.stderr, written)?;
+    transaction
+        .prepare_cached(
+            "UPDATE executions SET finish_number = ?2, status = ?3, finish_time_ms = ?4 WHERE execution = ?1",
+        )?
+        .execute(params![execution, number, finish.status, time_ms])?;
+    Ok(Ok(()))
+}
+
+fn insert_refused(transaction: &Transaction<'_>, refused: &Refused, written: &mut usize) -> rusqlite::Result<()> {
+    let cut = |text: &str| cut_text(text, REFUSED_TEXT_MAX).to_owned();
+    let mut bounded = refused.clone();
+    for text in [
+        &mut bounded.tenant,
+        &mut bounded.user,
+        &mut bounded.origin.user,
+        &mut bounded.origin.conversation,
+        &mut bounded.origin.request,
+        &mut bounded.policy,
+        &mut bounded.reason,
+        &mut bounded.field,
+        &mut bounded.message,
+    ] {
+        *text = cut(text);
+    }
+    bounded.request = bounded.request.as_deref().map(cut);
+    let time_ms = to_millis(refused.time);
+    let columns = Columns {
+        kind: "refused",
+        execution: None,
+        tenant: &bounded.tenant,
+        time_ms,
+    };
+    insert_data(transaction, &columns, &bounded, written).map(|_| ())
+}
+
+/// Appends an entry and gives its number.
+fn insert_data(
+    transaction: &Transaction<'_>,
+    columns: &Columns<'_>,
+    data: &impl Serialize,
+    written: &mut usize,
+) -> rusqlite::Result<i64> {
+    let data = serde_json::to_string(data).map_err(|error| rusqlite::Error::ToSqlConversionFailure(Box::new(error)))?;
+    *written += data.len();
+    transaction
+        .prepare_cached("INSERT INTO entries (kind, execution, tenant, time_ms, data) VALUES (?1, ?2, ?3, ?4, ?5)")?
+        .execute(params![
+            columns.kind,
+            columns.execution,
+            columns.tenant,
+            columns.time_ms,
+            data
+        ])?;
+    Ok(transaction.last_insert_rowid())
+}
+
+fn insert_body(
+    transaction: &Transaction<'_>,
+    execution: &str,
+    part: &str,
+    body: &Body,
+    written: &mut usize,
+) -> rusqlite::Result<()> {
+    *written += body.content.len();
+    transaction
+        .prepare_cached("INSERT INTO bodies (execution, part, sha256, content) VALUES (?1, ?2, ?3, ?4)")?
+        .execute(params![execution, part, body.sha256, body.content])
+        .map(|_| ())
+}

@@ -1,0 +1,243 @@
+//! What the ledger keeps. The names of the fields are the keys of its JSON: they are only added to.
+
+use std::collections::BTreeMap;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use serde::{Deserialize, Serialize};
+use sha2::{Digest, Sha256};
+
+use brig_jailer::ids::Id;
+
+/// Who a request came from, in the words of the platform in front of Brig. No value is trusted.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Origin {
+    pub user: String,
+    pub conversation: String,
+    pub request: String,
+}
+
+/// An execution that was accepted.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Accept {
+    pub execution: Id,
+    pub request: Option<String>,
+    pub session: Id,
+    /// From the identity of the connection.
+    pub tenant: String,
+    /// From the identity of the connection.
+    pub user: String,
+    pub origin: Origin,
+    pub labels: BTreeMap<String, String>,
+    pub policy: String,
+    pub policy_hash: String,
+    /// `name@hash`.
+    pub template: String,
+    pub work: Work,
+    pub inputs: Vec<Input>,
+    pub limits: Limits,
+    #[serde(with = "millis", rename = "time_ms")]
+    pub time: SystemTime,
+}
+
+/// What is run.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Work {
+    pub kind: Kind,
+    /// The code, or the arguments of the command, each ended by NUL.
+    pub body: Body,
+}
+
+/// Whether code or a program is run.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Kind {
+    Code,
+    Command,
+}
+
+/// Bytes that are kept beside the entry, which holds only their hash and size.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Body {
+    /// SHA-256 in hexadecimal digits.
+    pub sha256: String,
+    /// Size of what was hashed, in bytes.
+    pub bytes: u64,
+    /// Empty in a record whose body was erased.
+    #[serde(skip)]
+    pub content: Vec<u8>,
+}
+
+impl Body {
+    /// Hashes the content and takes it along.
+    pub fn new(content: Vec<u8>) -> Self {
+        Self {
+            sha256: hex(&Sha256::digest(&content)),
+            bytes: content.len() as u64,
+            content,
+        }
+    }
+}
+
+/// A file that was put in.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Input {
+    /// As the caller named it.
+    pub name: String,
+    /// As it lies in the session.
+    pub path: String,
+    pub size_bytes: u64,
+    pub sha256: String,
+}
+
+/// The limits that held.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct Limits {
+    pub timeout_ms: u64,
+    pub memory_bytes: u64,
+    pub cpu_millis: u64,
+    pub pids: u64,
+    pub disk_bytes: u64,
+    pub output_bytes: u64,
+}
+
+/// How an execution ended.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Finish {
+    pub execution: Id,
+    /// Of the closed list of ends: `success`, `error`, `timeout`, ...
+    pub status: String,
+    /// Of the closed list of causes: `wall_time`, `memory`, ...
+    pub cause: Option<String>,
+    /// What the cause says to people.
+    pub message: Option<String>,
+    pub exit_code: Option<i32>,
+    pub signal: Option<i32>,
+    pub usage: Usage,
+    /// Bytes produced, and of these dropped past the cap.
+    pub stdout_bytes: u64,
+    pub stdout_dropped: u64,
+    pub stderr_bytes: u64,
+    pub stderr_dropped: u64,
+    /// What the result showed of the stream.
+    pub stdout: Body,
+    pub stderr: Body,
+    pub artifacts: Vec<Artifact>,
+    pub limits_hit: Vec<String>,
+    /// When the code started; absent if it never did.
+    #[serde(with = "optional_millis", rename = "start_time_ms")]
+    pub start_time: Option<SystemTime>,
+    #[serde(with = "millis", rename = "time_ms")]
+    pub time: SystemTime,
+}
+
+/// What an execution used.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Usage {
+    pub cpu_us: u64,
+    pub memory_peak_bytes: u64,
+    pub processes_peak: u64,
+    pub disk_bytes: u64,
+}
+
+/// A file that came out, or waits for review.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Artifact {
+    pub artifact: Id,
+    pub path: String,
+    pub sha256: String,
+    pub size_bytes: u64,
+    pub class: String,
+    pub handling: String,
+    pub review: String,
+}
+
+/// A request that was turned down before anything ran. Long texts are cut.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Refused {
+    pub request: Option<String>,
+    pub tenant: String,
+    pub user: String,
+    pub origin: Origin,
+    /// As asked for; it may not exist.
+    pub policy: String,
+    /// Of the list of reasons in docs/errors.md.
+    pub reason: String,
+    /// The field that was wrong; empty if none.
+    pub field: String,
+    pub message: String,
+    #[serde(with = "millis", rename = "time_ms")]
+    pub time: SystemTime,
+}
+
+/// An execution as the ledger has it.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Record {
+    pub accept: Accept,
+    /// Absent while it runs.
+    pub finish: Option<Finish>,
+}
+
+impl Finish {
+    /// The end of an execution that nobody saw.
+    pub(super) fn lost(execution: Id, time: SystemTime) -> Self {
+        Self {
+            execution,
+            status: "lost".to_owned(),
+            cause: Some("internal".to_owned()),
+            message: Some("brigd ended before the execution did".to_owned()),
+            exit_code: None,
+            signal: None,
+            usage: Usage::default(),
+            stdout_bytes: 0,
+            stdout_dropped: 0,
+            stderr_bytes: 0,
+            stderr_dropped: 0,
+            stdout: Body::new(Vec::new()),
+            stderr: Body::new(Vec::new()),
+            artifacts: Vec::new(),
+            limits_hit: Vec::new(),
+            start_time: None,
+            time,
+        }
+    }
+}
+
+/// Writes bytes as hexadecimal digits.
+pub(super) fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+/// Milliseconds since 1970; times before it become 0.
+pub(super) fn to_millis(time: SystemTime) -> i64 {
+    let since = time.duration_since(UNIX_EPOCH).unwrap_or_default();
+    i64::try_from(since.as_millis()).unwrap_or(i64::MAX)
+}
+
+mod millis {
+    use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+    use serde::{Deserialize, Deserializer, Serializer};
+
+    pub(super) fn serialize<S: Serializer>(time: &SystemTime, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_i64(super::to_millis(*time))
+    }
+
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<SystemTime, D::Error> {
+        u64::deserialize(deserializer).map(|millis| UNIX_EPOCH + Duration::from_millis(millis))
+    }
+}
+
+mod optional_millis {
+    use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+    use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+    pub(super) fn serialize<S: Serializer>(time: &Option<SystemTime>, serializer: S) -> Result<S::Ok, S::Error> {
+        time.map(super::to_millis).serialize(serializer)
+    }
+
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<SystemTime>, D::Error> {
+        let millis = Option::<u64>::deserialize(deserializer)?;
+        Ok(millis.map(|millis| UNIX_EPOCH + Duration::from_millis(millis)))
+    }
+}

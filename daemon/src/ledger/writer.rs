@@ -1,0 +1,265 @@
+//! The thread that owns the database.
+
+use std::fs::File;
+use std::path::{Path, PathBuf};
+use std::time::SystemTime;
+
+use rusqlite::{Connection, Transaction, TransactionBehavior};
+use tokio::sync::mpsc;
+
+use brig_jailer::ids::Id;
+
+use super::entry::{Entry, Problem};
+use super::record::{Accept, Finish, Record, Refused};
+use super::{Answer, LedgerError, Options, database, read, schema};
+
+/// Requests that are written at one time, at most.
+const BATCH: usize = 128;
+/// Written bytes after which the log is copied into the database.
+const CHECKPOINT_BYTES: usize = 4 * 1024 * 1024;
+
+pub(super) enum Request {
+    Accept(Box<Accept>, Answer<()>),
+    Finish(Box<Finish>, Answer<()>),
+    Refused(Box<Refused>, Answer<()>),
+    Get(Id, Answer<Option<Record>>),
+    Close(Answer<()>),
+}
+
+#[derive(Debug)]
+pub(super) struct Writer {
+    path: PathBuf,
+    connection: Connection,
+    reserve_bytes: u64,
+    /// Written since the log was last copied into the database.
+    written: usize,
+    /// Held as long as the writer lives.
+    _lock: File,
+}
+
+impl Writer {
+    pub(super) fn open(path: &Path, options: &Options) -> Result<Self, LedgerError> {
+        let lock = database::lock(path)?;
+        let connection = database::open(path, options)?;
+        let reserve_bytes = options.reserve_bytes;
+        let mut writer = Self {
+            path: path.to_owned(),
+            connection,
+            reserve_bytes,
+            written: 0,
+            _lock: lock,
+        };
+        schema::migrate(&mut writer.connection, path)?;
+        writer.mark_lost().map_err(|source| writer.unwritable(source))?;
+        Ok(writer)
+    }
+
+    /// Serves requests until the last handle is gone or `Close` comes; what waits then is still done.
+    pub(super) fn run(mut self, mut inbox: mpsc::Receiver<Request>) {
+        let mut requests = Vec::new();
+        let mut closing = Vec::new();
+        while inbox.blocking_recv_many(&mut requests, BATCH) > 0 {
+            self.serve(Batch::sort(requests.drain(..), &mut closing));
+            if !closing.is_empty() {
+                inbox.close();
+            }
+            if self.written >= CHECKPOINT_BYTES && inbox.is_empty() {
+                self.checkpoint();
+            }
+        }
+        drop(self);
+        for answer in closing {
+            let _ = answer.send(Ok(()));
+        }
+    }
+
+    fn serve(&mut self, batch: Batch) {
+        self.write_group(Durability::Committed, batch.accepts);
+        self.write_group(Durability::Synced, batch.finishes);
+        for (execution, answer) in batch.gets {
+            let _ = answer.send(self.get(&execution));
+        }
+    }
+
+    /// Writes a group in one transaction; if that fails, each alone, so that none fails for another's sake.
+    fn write_group(&mut self, durability: Durability, group: Vec<(Entry, Answer<()>)>) {
+        let results = match self.write(durability, group.iter().map(|(entry, _)| entry)) {
+            Ok(results) => results,
+            Err(_) if group.len() > 1 => {
+                let alone = |(entry, _): &(Entry, _)| self.write(durability, std::iter::once(entry));
+                group.iter().map(alone).map(|result| result.and_then(first)).collect()
+            }
+            Err(error) => vec![Err(error)],
+        };
+        for ((_, answer), result) in group.into_iter().zip(results) {
+            // Nobody waits any more: the entry is written all the same.
+            let _ = answer.send(result);
+        }
+    }
+
+    /// Writes entries in one transaction; an entry that doesn't fit the others has an error of its own.
+    fn write<'a>(
+        &mut self,
+        durability: Durability,
+        entries: impl Iterator<Item = &'a Entry>,
+    ) -> Result<Vec<Result<(), LedgerError>>, LedgerError> {
+        let mut entries = entries.peekable();
+        if entries.peek().is_none() {
+            return Ok(Vec::new());
+        }
+        let room = self.room();
+        self.transact(durability, |transaction, written| {
+            let mut results = Vec::new();
+            for entry in entries {
+                results.push(match (entry, &room) {
+                    (Entry::Accept(_) | Entry::Refused(_), Err((free_bytes, needed_bytes))) => {
+                        Err(Problem::NoSpace(*free_bytes, *needed_bytes))
+                    }
+                    _ => entry.insert(transaction, written)?,
+                });
+            }
+            Ok(results)
+        })
+        .map(|results| {
+            results
+                .into_iter()
+                .map(|result| result.map_err(|problem| self.explain(problem)))
+                .collect()
+        })
+        .map_err(|source| self.unwritable(source))
+    }
+
+    pub(super) fn transact<T>(
+        &mut self,
+        durability: Durability,
+        write: impl FnOnce(&Transaction<'_>, &mut usize) -> rusqlite::Result<T>,
+    ) -> rusqlite::Result<T> {
+        self.connection
+            .pragma_update(None, "synchronous", durability.pragma())?;
+        let transaction = self
+            .connection
+            .transaction_with_behavior(TransactionBehavior::Immediate)?;
+        let mut written = 0;
+        let result = write(&transaction, &mut written)?;
+        transaction.commit()?;
+        self.written += written;
+        Ok(result)
+    }
+
+    /// Ends what a former brigd left running.
+    fn mark_lost(&mut self) -> rusqlite::Result<()> {
+        let running: Vec<String> = self
+            .connection
+            .prepare("SELECT execution FROM executions WHERE finish_number IS NULL ORDER BY accept_number")?
+            .query_map([], |row| row.get(0))?
+            .collect::<rusqlite::Result<_>>()?;
+        if running.is_empty() {
+            return Ok(());
+        }
+        let now = SystemTime::now();
+        let ids = running.iter().filter_map(|execution| Id::parse(execution).ok());
+        let lost: Vec<Entry> = ids.map(|id| Entry::Finish(Box::new(Finish::lost(id, now)))).collect();
+        tracing::warn!(count = lost.len(), "executions lost");
+        self.transact(Durability::Synced, |transaction, written| {
+            lost.iter()
+                .try_for_each(|entry| entry.insert(transaction, written).map(|_| ()))
+        })
+    }
+
+    fn get(&self, execution: &Id) -> Result<Option<Record>, LedgerError> {
+        let found = read::record(&self.connection, execution);
+        found.map_err(|source| LedgerError::Unreadable {
+            path: self.path.clone(),
+            source,
+        })
+    }
+
+    /// Copies the log into the database; done between batches, so that no commit has to.
+    fn checkpoint(&mut self) {
+        let copied = self
+            .connection
+            .query_row("PRAGMA wal_checkpoint(PASSIVE)", [], |_| Ok(()));
+        if let Err(error) = copied {
+            tracing::warn!(path = %self.path.display(), %error, "ledger checkpoint");
+        }
+        self.written = 0;
+    }
+
+    /// Whether there is space to accept work; else how much there is and should be.
+    fn room(&self) -> Result<(), (u64, u64)> {
+        let Ok(stat) = rustix::fs::statvfs(&self.path) else {
+            return Ok(());
+        };
+        let free = stat.f_bavail.saturating_mul(stat.f_frsize);
+        if free < self.reserve_bytes {
+            Err((free, self.reserve_bytes))
+        } else {
+            Ok(())
+        }
+    }
+
+    fn explain(&self, problem: Problem) -> LedgerError {
+        match problem {
+            Problem::Exists(id) => LedgerError::Exists(id),
+            Problem::NotRunning(id) => LedgerError::NotRunning(id),
+            Problem::NoSpace(free_bytes, needed_bytes) => LedgerError::NoSpace {
+                path: self.path.clone(),
+                free_bytes,
+                needed_bytes,
+            },
+        }
+    }
+
+    fn unwritable(&self, source: rusqlite::Error) -> LedgerError {
+        LedgerError::Unwritable {
+            path: self.path.clone(),
+            source,
+        }
+    }
+}
+
+/// Waiting requests by what they need.
+#[derive(Default)]
+struct Batch {
+    accepts: Vec<(Entry, Answer<()>)>,
+    finishes: Vec<(Entry, Answer<()>)>,
+    gets: Vec<(Id, Answer<Option<Record>>)>,
+}
+
+impl Batch {
+    fn sort(requests: impl Iterator<Item = Request>, closing: &mut Vec<Answer<()>>) -> Self {
+        let mut batch = Self::default();
+        for request in requests {
+            match request {
+                Request::Accept(accept, answer) => batch.accepts.push((Entry::Accept(accept), answer)),
+                Request::Refused(refused, answer) => batch.accepts.push((Entry::Refused(refused), answer)),
+                Request::Finish(finish, answer) => batch.finishes.push((Entry::Finish(finish), answer)),
+                Request::Get(execution, answer) => batch.gets.push((execution, answer)),
+                Request::Close(answer) => closing.push(answer),
+            }
+        }
+        batch
+    }
+}
+
+/// What a transaction must survive.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Durability {
+    /// A crash of brigd.
+    Committed,
+    /// A crash of the host.
+    Synced,
+}
+
+impl Durability {
+    fn pragma(self) -> &'static str {
+        match self {
+            Self::Committed => "NORMAL",
+            Self::Synced => "FULL",
+        }
+    }
+}
+
+fn first(results: Vec<Result<(), LedgerError>>) -> Result<(), LedgerError> {
+    results.into_iter().next().unwrap_or(Ok(()))
+}

@@ -1,0 +1,35 @@
+//! brigd: decides, streams and records; makes no jail itself and holds no privilege.
+//!
+//! Clients speak gRPC on a Unix socket ([`listener`], [`server`]). Each connection is named once, by the credentials
+//! that the kernel took down ([`principal`]). A request is checked whole and becomes an execution with a task of its
+//! own ([`run`]), which asks brig-jailer for a jail ([`jailer`]) and is handed, by descriptors, the ends of the
+//! program's pipes, the socket of the jail's file helper ([`files`]) and that of the Python kernel ([`kernel`]).
+//!
+//! Bytes of the guest come by those descriptors only. Output is read as fast as it comes and kept up to a cap
+//! ([`output`]); files are copied into the [`artifacts`] spool before anything looks at them; frames of the kernel are
+//! claims. Clients follow the log of an execution at their own pace, so that no client and no guest can hold up
+//! another. What was asked for and what came of it is in the [`ledger`] before the client hears of it.
+//!
+//! The process starts in [`daemon`]: a private jailer first, then root is given up ([`privileges`]), then threads.
+#![forbid(unsafe_code)]
+
+pub mod artifacts;
+pub mod config;
+pub mod daemon;
+pub mod executions;
+pub mod files;
+pub mod host;
+pub mod jailer;
+pub mod kernel;
+pub mod ledger;
+pub mod listener;
+pub mod names;
+pub mod options;
+pub mod output;
+pub mod principal;
+pub mod privileges;
+pub mod run;
+pub mod server;
+pub mod standalone;
+pub mod status;
+pub mod unbuilt;

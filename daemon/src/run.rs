@@ -1,0 +1,24 @@
+//! One-shot runs: from a request to its result.
+//!
+//! [`admit`] checks a request whole and makes a [`admit::Job`] of it; [`inputs`] takes its files into the spool. An
+//! [`execution::Execution`] is entered in the [`registry`] and the [`queue`] and recorded, and from then on belongs to
+//! one task, [`session::run`], which [`start`]s jail and program, [`watch`]es it ([`listen`] hears the Python kernel),
+//! [`collect`]s what it left, decides how it ended ([`finish`]) and puts the result together ([`report`]). Clients never touch that task: they
+//! follow the [`log`].
+
+pub mod admit;
+pub mod collect;
+pub mod execution;
+pub mod fields;
+pub mod finish;
+pub mod gate;
+pub mod inputs;
+pub mod listen;
+pub mod log;
+pub mod queue;
+pub mod registry;
+pub mod report;
+pub mod session;
+pub mod start;
+pub mod store;
+pub mod watch;

@@ -1,0 +1,205 @@
+//! Checking what is run: code, or a command.
+
+use brig_jailer::policy::Policy;
+use brig_jailer::template::Template;
+use brig_proto::sizes;
+use brig_proto::v1::execution_spec::Work as SpecWork;
+use brig_proto::v1::{Code, Command, ExecutionSpec, Reason};
+
+use super::{Work, or, short};
+use crate::run::fields::Fields;
+use crate::status::Problem;
+
+pub(super) fn check_work(spec: &mut ExecutionSpec, policy: Option<&Policy>, fields: &mut Fields) -> Option<Work> {
+    if spec.stdin.len() > sizes::STDIN_MAX {
+        fields.wrong(
+            "stdin",
+            Reason::TooLarge,
+            "has more than 1 MiB; give it as an input file",
+        );
+    }
+    match &mut spec.work {
+        Some(SpecWork::Code(code)) => check_code(code, policy, fields),
+        Some(SpecWork::Command(command)) => check_command(command, fields),
+        None => {
+            fields.wrong("work", Reason::MissingValue, "give either code or command");
+            None
+        }
+    }
+}
+
+fn check_code(code: &Code, policy: Option<&Policy>, fields: &mut Fields) -> Option<Work> {
+    let max = policy.map_or(sizes::CODE_MAX as u64, |policy| policy.limits.code_bytes.bytes());
+    if code.source.len() as u64 > max {
+        let message = format!(
+            "has {} bytes, at most {max} are accepted; give data as input files",
+            code.source.len()
+        );
+        fields.wrong("code.source", Reason::TooLarge, message);
+    }
+    if !matches!(code.language.as_str(), "" | "python") {
+        let message = format!("{:?} is not known; python is", short(&code.language));
+        fields.wrong("code.language", Reason::InvalidValue, message);
+    }
+    let filename = or(&code.filename, "main.py");
+    if filename.len() > 255 || filename.contains(['/', '\0']) || filename.chars().any(char::is_control) {
+        fields.wrong(
+            "code.filename",
+            Reason::InvalidPath,
+            "is not a file name of at most 255 bytes without directories",
+        );
+    }
+    let arguments: Vec<&[u8]> = code.arguments.iter().map(String::as_bytes).collect();
+    check_arguments("code.arguments", &arguments, fields);
+    Some(Work::Code {
+        source: code.source.clone(),
+        filename: filename.to_owned(),
+        arguments: code.arguments.clone(),
+    })
+}
+
+fn check_command(command: &Command, fields: &mut Fields) -> Option<Work> {
+    let argv: Vec<Vec<u8>> = match (command.argv.is_empty(), command.raw_argv.is_empty()) {
+        (false, true) => command
+            .argv
+            .iter()
+            .map(|argument| argument.as_bytes().to_vec())
+            .collect(),
+        (true, false) => command.raw_argv.iter().map(|argument| argument.to_vec()).collect(),
+        (true, true) => {
+            fields.wrong("command.argv", Reason::MissingValue, "names no program");
+            return None;
+        }
+        (false, false) => {
+            fields.wrong(
+                "command.raw_argv",
+                Reason::InvalidValue,
+                "must be empty where argv is given",
+            );
+            return None;
+        }
+    };
+    if argv[0].is_empty() {
+        fields.wrong("command.argv[0]", Reason::InvalidValue, "is empty: name a program");
+    }
+    check_arguments("command.argv", &argv, fields);
+    if command.directory.len() > sizes::PATH_MAX || command.directory.contains('\0') {
+        fields.wrong(
+            "command.directory",
+            Reason::InvalidPath,
+            "has more than 4,096 bytes, or a NUL character",
+        );
+    }
+    let directory = (!command.directory.is_empty()).then(|| command.directory.clone().into_bytes());
+    Some(Work::Command { argv, directory })
+}
+
+fn check_arguments(field: &str, arguments: &[impl AsRef<[u8]>], fields: &mut Fields) {
+    fields.at_most(field, arguments.len(), sizes::ARGUMENTS_MAX);
+    if arguments.iter().map(|argument| argument.as_ref().len()).sum::<usize>() > sizes::ARGUMENT_BYTES_MAX {
+        fields.wrong(field, Reason::TooLarge, "has more than 128 KiB in all");
+    }
+    if let Some(index) = arguments.iter().position(|argument| argument.as_ref().contains(&0)) {
+        fields.wrong(
+            &format!("{field}[{index}]"),
+            Reason::InvalidValue,
+            "contains a NUL character",
+        );
+    }
+}
+
+pub(super) fn check_interpreter(work: &Work, template: &Template) -> Result<(), Problem> {
+    let mut fields = Fields::default();
+    if matches!(work, Work::Code { .. }) && template.interpreter.is_none() {
+        let message = format!("{} has no interpreter for code; it runs commands", template.id);
+        fields.wrong("template", Reason::NotApplicable, message);
+    }
+    fields.done()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The fields that are wrong with a piece of work, and the reason of the first.
+    fn wrong(work: SpecWork) -> (Vec<String>, Option<Reason>) {
+        let mut fields = Fields::default();
+        let mut spec = ExecutionSpec {
+            work: Some(work),
+            ..ExecutionSpec::default()
+        };
+        check_work(&mut spec, None, &mut fields);
+        match fields.done() {
+            Err(Problem::Fields(problems)) => {
+                let reason = problems.first().map(|problem| problem.reason);
+                (problems.into_iter().map(|problem| problem.field).collect(), reason)
+            }
+            _ => (Vec::new(), None),
+        }
+    }
+
+    fn code(change: impl FnOnce(&mut Code)) -> SpecWork {
+        let mut code = Code {
+            source: "print(1)".to_owned(),
+            ..Code::default()
+        };
+        change(&mut code);
+        SpecWork::Code(code)
+    }
+
+    fn command(argv: &[&str]) -> SpecWork {
+        let argv = argv.iter().map(|argument| (*argument).to_owned()).collect();
+        SpecWork::Command(Command {
+            argv,
+            ..Command::default()
+        })
+    }
+
+    fn one(field: &str, reason: Reason) -> (Vec<String>, Option<Reason>) {
+        (vec![field.to_owned()], Some(reason))
+    }
+
+    #[test]
+    fn code_is_at_most_a_mebibyte_of_python_in_a_plain_file() {
+        assert_eq!(
+            wrong(code(|code| code.source = "x".repeat(1 << 20))),
+            (Vec::new(), None)
+        );
+        assert_eq!(
+            wrong(code(|code| code.source = "x".repeat((1 << 20) + 1))),
+            one("code.source", Reason::TooLarge)
+        );
+        let perl = wrong(code(|code| code.language = "perl".to_owned()));
+        assert_eq!(perl, one("code.language", Reason::InvalidValue));
+        for name in ["../x.py", "a/b", "a\0", "a\n"] {
+            let named = wrong(code(|code| code.filename = name.to_owned()));
+            assert_eq!(named, one("code.filename", Reason::InvalidPath), "{name:?}");
+        }
+    }
+
+    #[test]
+    fn arguments_are_bounded_and_have_no_nul() {
+        assert_eq!(
+            wrong(command(&["ls", "a\0b"])),
+            one("command.argv[1]", Reason::InvalidValue)
+        );
+        assert_eq!(wrong(command(&["x"; 1025])), one("command.argv", Reason::TooLarge));
+        let long = "x".repeat(128 * 1024);
+        assert_eq!(wrong(command(&["x", &long])), one("command.argv", Reason::TooLarge));
+    }
+
+    #[test]
+    fn a_command_names_a_program_in_one_of_two_ways() {
+        assert_eq!(wrong(command(&[])), one("command.argv", Reason::MissingValue));
+        assert_eq!(wrong(command(&[""])), one("command.argv[0]", Reason::InvalidValue));
+        let both = Command {
+            argv: vec!["a".to_owned()],
+            raw_argv: vec!["b".into()],
+            ..Command::default()
+        };
+        assert_eq!(
+            wrong(SpecWork::Command(both)),
+            one("command.raw_argv", Reason::InvalidValue)
+        );
+    }
+}

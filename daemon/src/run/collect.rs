@@ -1,0 +1,318 @@
+//! What an execution left in its working directory, after all of its processes are gone: listed, copied, judged.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use brig_jailer::files::wire::{Change, Collect, Detail, Found, Inspect, Skip, Walk};
+use brig_jailer::policy::{Class, Handling};
+use brig_proto::v1::{
+    Artifact, ArtifactChange, ArtifactClass, ArtifactDetails, ArtifactHandling, NoticeKind, ReviewState,
+};
+
+use crate::artifacts::{Guess, Judgement, Review, Spool, Stored};
+use crate::files::{Files, FilesError};
+use crate::names;
+use crate::run::admit::{Expected, Job, new_id};
+use crate::run::gate;
+use crate::run::inputs::hex;
+use crate::run::log::Log;
+
+/// How long a walk over the working directory may take.
+const WALK_MS: u32 = 3_000;
+/// How long the helper may look into one file, and how much of it.
+const INSPECT_MS: u32 = 500;
+const INSPECT_BYTES: u64 = 8 * 1024 * 1024;
+/// How long the whole collection may take.
+const COLLECT: Duration = Duration::from_secs(60);
+
+/// What was collected.
+#[derive(Debug, Default)]
+pub struct Collection {
+    pub artifacts: Vec<Artifact>,
+    pub missing: Vec<String>,
+    /// Bytes that the files take up, inputs left out.
+    pub disk_bytes: u64,
+}
+
+/// How far a walk over a session's files goes: as deep as artifacts may lie, and over all files that there can be.
+pub fn walk(job: &Job) -> Walk {
+    Walk {
+        max_entries: u32::try_from(job.limits.inodes)
+            .unwrap_or(u32::MAX)
+            .min(brig_jailer::files::wire::ENTRIES_MAX),
+        // A file in a directory of depth 8 has 9 parts.
+        max_depth: u32::try_from(job.artifacts.depth + 1)
+            .unwrap_or(u32::MAX)
+            .min(brig_jailer::files::wire::DEPTH_MAX),
+        time_ms: WALK_MS,
+    }
+}
+
+/// Collects; whatever fails is told by a notice, and what was expected and is not there is in the list of the missing.
+pub async fn collect(files: &mut Files, job: &Job, spool: &Spool, log: &Log) -> Collection {
+    let mut collector = Collector {
+        files,
+        job,
+        spool,
+        log,
+        collection: Collection::default(),
+    };
+    if tokio::time::timeout(COLLECT, collector.run()).await.is_err() {
+        log.notice(
+            NoticeKind::ArtifactSkipped,
+            "collecting took too long; not all files were looked at",
+        );
+    }
+    let mut collection = collector.collection;
+    collection.missing = missing(&job.expected, &collection.artifacts);
+    collection
+}
+
+struct Collector<'c> {
+    files: &'c mut Files,
+    job: &'c Job,
+    spool: &'c Spool,
+    log: &'c Log,
+    collection: Collection,
+}
+
+impl Collector<'_> {
+    async fn run(&mut self) {
+        let listing = match self.files.collect(self.request()).await {
+            Ok(listing) => listing,
+            Err(error) => return self.skipped(&format!("files could not be listed: {error}")),
+        };
+        for (path, why) in &listing.skipped {
+            self.skipped(&format!("{}: {}", shown(path), reason(*why)));
+        }
+        if listing.totals.truncated.is_some() {
+            self.skipped("there are more files than were looked at");
+        }
+        self.collection.disk_bytes = listing.found.iter().map(|found| found.allocated).sum();
+        let mut found: Vec<Found> = listing
+            .found
+            .into_iter()
+            .filter(|found| found.change != Change::Unchanged)
+            .collect();
+        found.sort_by(|a, b| a.path.cmp(&b.path));
+        for found in found {
+            if let Err(error) = self.take(&found).await {
+                self.skipped(&format!("{}: {error}", shown(&found.path)));
+            }
+        }
+    }
+
+    fn request(&self) -> Collect {
+        Collect {
+            walk: walk(self.job),
+            max_files: u32::try_from(self.job.artifacts.count).unwrap_or(u32::MAX),
+            max_bytes_each: Some(self.job.artifacts.bytes_each),
+            expected: self
+                .job
+                .expected
+                .iter()
+                .map(|expected| expected.path.as_str().as_bytes().to_vec())
+                .collect(),
+        }
+    }
+
+    async fn take(&mut self, found: &Found) -> Result<(), FilesError> {
+        if found.path.len() > names::PATH_MAX {
+            self.skipped("a path longer than 1,024 bytes");
+            return Ok(());
+        }
+        let mut file = self.spool.create(self.job.artifacts.bytes_each).await?;
+        self.files
+            .get(&found.path, self.job.artifacts.bytes_each, &mut file)
+            .await?;
+        let stored = Arc::new(file.finish()?);
+        let rules = &self.job.policy.artifacts;
+        let guess = Guess::new(rules, &found.path, stored.prefix(), stored.size());
+        let inspect = Inspect {
+            path: found.path.clone(),
+            media_type: guess.media_type.to_owned(),
+            max_bytes: INSPECT_BYTES,
+            time_ms: INSPECT_MS,
+        };
+        // Without a deeper look the judgement is stricter by itself.
+        let inspected = self.files.inspect(inspect).await.ok();
+        let judgement = guess.judge(rules, inspected.as_ref());
+        let artifact = artifact(found, &stored, &judgement);
+        let leaves = self.job.want_inline && gate::artifact_may_leave(&self.job.policy, &judgement);
+        self.log.artifact(artifact.clone(), leaves.then_some(stored));
+        self.collection.artifacts.push(artifact);
+        Ok(())
+    }
+
+    fn skipped(&self, message: &str) {
+        self.log.notice(NoticeKind::ArtifactSkipped, message);
+    }
+}
+
+fn artifact(found: &Found, stored: &Stored, judgement: &Judgement) -> Artifact {
+    let path = String::from_utf8_lossy(&found.path).into_owned();
+    let raw_path = if path.as_bytes() == found.path {
+        Vec::new()
+    } else {
+        found.path.clone()
+    };
+    Artifact {
+        artifact_id: new_id('a').to_string(),
+        path,
+        raw_path: raw_path.into(),
+        r#type: judgement.media_type.to_owned(),
+        size_bytes: stored.size(),
+        sha256: hex(&stored.sha256()),
+        change: match found.change {
+            Change::Created => ArtifactChange::Created,
+            Change::Modified => ArtifactChange::Modified,
+            Change::Unchanged => ArtifactChange::Unspecified,
+        }
+        .into(),
+        class: class(judgement.class).into(),
+        handling: match judgement.handling {
+            Handling::Preview => ArtifactHandling::Preview,
+            Handling::Download => ArtifactHandling::Download,
+            Handling::Review => ArtifactHandling::Review,
+        }
+        .into(),
+        review: match judgement.review {
+            Review::NotNeeded => ReviewState::NotNeeded,
+            Review::Pending => ReviewState::Pending,
+        }
+        .into(),
+        flags: judgement.flags.iter().map(|flag| (*flag).to_owned()).collect(),
+        details: Some(details(&judgement.details)),
+    }
+}
+
+fn class(class: Class) -> ArtifactClass {
+    match class {
+        Class::Chart => ArtifactClass::Chart,
+        Class::Data => ArtifactClass::Data,
+        Class::Report => ArtifactClass::Report,
+        Class::Code => ArtifactClass::Code,
+        Class::Executable => ArtifactClass::Executable,
+        Class::Archive => ArtifactClass::Archive,
+        Class::Other => ArtifactClass::Other,
+    }
+}
+
+fn details(claims: &[(String, Detail)]) -> ArtifactDetails {
+    let numbers: BTreeMap<&str, u64> = claims
+        .iter()
+        .filter_map(|(name, detail)| match detail {
+            Detail::Number(number) => Some((name.as_str(), *number)),
+            Detail::Text(_) => None,
+        })
+        .collect();
+    let number = |name| numbers.get(name).copied();
+    let small = |name| number(name).and_then(|number| u32::try_from(number).ok());
+    ArtifactDetails {
+        width: small("width"),
+        height: small("height"),
+        rows: number("rows"),
+        columns: number("columns"),
+        sheets: number("sheets"),
+        pages: number("pages"),
+        entries: number("entries"),
+        unpacked_bytes: number("unpacked_bytes"),
+    }
+}
+
+/// The expected outputs that are not among the artifacts as they were asked for.
+fn missing(expected: &[Expected], artifacts: &[Artifact]) -> Vec<String> {
+    let made = |expected: &&Expected| {
+        artifacts.iter().any(|artifact| {
+            artifact.path == expected.path.as_str()
+                && expected
+                    .media_type
+                    .as_ref()
+                    .is_none_or(|media_type| *media_type == artifact.r#type)
+                && expected.max_bytes.is_none_or(|max| artifact.size_bytes <= max)
+        })
+    };
+    expected
+        .iter()
+        .filter(|expected| !made(expected))
+        .map(|expected| expected.path.to_string())
+        .collect()
+}
+
+/// A path as a notice shows it: no byte of the guest can pass for something else.
+fn shown(path: &[u8]) -> String {
+    let text = path.escape_ascii().to_string();
+    format!("\"{}\"", crate::output::cut_text(&text, 200))
+}
+
+fn reason(skip: Skip) -> &'static str {
+    match skip {
+        Skip::Symlink => "is a symbolic link",
+        Skip::Fifo => "is a FIFO",
+        Skip::Socket => "is a socket",
+        Skip::Device => "is a device",
+        Skip::HardLink => "has more than one name (hard links)",
+        Skip::TooDeep => "lies too deep",
+        Skip::TooMany => "is one file too many",
+        Skip::TooLarge => "is too large",
+        Skip::OtherFileSystem => "lies on another file system",
+        Skip::Directory => "is a directory",
+        Skip::Unreadable => "can't be read",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::names::RelativePath;
+
+    use super::*;
+
+    fn expected(path: &str, media_type: Option<&str>, max_bytes: Option<u64>) -> Expected {
+        let path = RelativePath::parse("f", path).unwrap();
+        Expected {
+            path,
+            media_type: media_type.map(str::to_owned),
+            max_bytes,
+        }
+    }
+
+    #[test]
+    fn an_output_is_missing_if_it_is_absent_of_another_type_or_too_large() {
+        let artifact = Artifact {
+            path: "a.png".to_owned(),
+            r#type: "image/png".to_owned(),
+            size_bytes: 10,
+            ..Artifact::default()
+        };
+        let asked = [
+            expected("a.png", Some("image/png"), Some(10)),
+            expected("./a.png", None, None),
+            expected("b.png", None, None),
+            expected("a.png", Some("image/jpeg"), None),
+            expected("a.png", None, Some(9)),
+        ];
+        assert_eq!(missing(&asked, &[artifact]), ["b.png", "a.png", "a.png"]);
+    }
+
+    #[test]
+    fn only_known_numbers_become_details() {
+        let claims = [
+            ("width".to_owned(), Detail::Number(1200)),
+            ("height".to_owned(), Detail::Number(u64::MAX)),
+            ("kind".to_owned(), Detail::Text("x".to_owned())),
+        ];
+        assert_eq!(
+            details(&claims),
+            ArtifactDetails {
+                width: Some(1200),
+                ..ArtifactDetails::default()
+            }
+        );
+    }
+
+    #[test]
+    fn guest_paths_are_escaped_in_notices() {
+        assert_eq!(shown(b"a\n\x1b[31m\xff"), "\"a\\n\\x1b[31m\\xff\"");
+    }
+}

@@ -1,0 +1,372 @@
+//! How an execution ended: from what is known to status, cause and one sentence for the model.
+//!
+//! The first cause wins. The jailer decides which was first: its end has a cause only if somebody's kill came before
+//! the program's own end, so a late cancellation never hides how the program really ended. What the kernel claims is
+//! used for words only, never for the status.
+
+use brig_jailer::api::{Cause as JailCause, End, Exit};
+use brig_proto::v1::{CauseKind, ExecutionStatus as Status};
+
+use crate::kernel::ErrorClaim;
+use crate::run::execution::StopCause;
+
+/// The signal of a system call outside the filter, and the one that can't be caught.
+const SIGSYS: i32 = 31;
+const SIGKILL: i32 = 9;
+
+/// How the watching of an execution came to its end.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Ended {
+    /// The jailer told.
+    Told(End),
+    /// The jail, the jailer or its connection went away.
+    Lost,
+    /// Killed, but nobody said that it is gone.
+    Unconfirmed,
+}
+
+/// All that decides about the end.
+#[derive(Debug, Clone)]
+pub struct Facts<'f> {
+    pub ended: Ended,
+    pub stop: Option<StopCause>,
+    /// What the kernel says about an exception.
+    pub claim: Option<&'f ErrorClaim>,
+    pub output_dropped: bool,
+    /// The tmpfs was seen full.
+    pub disk_full: bool,
+    pub duration_ms: u64,
+    pub limits: Limits,
+}
+
+/// The limits that causes name.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Limits {
+    pub timeout_ms: u64,
+    pub timeout_max_ms: u64,
+    pub memory_bytes: u64,
+    pub memory_max_bytes: u64,
+    pub pids: u64,
+    pub disk_bytes: u64,
+    pub output_bytes: u64,
+    pub max_age_ms: u64,
+}
+
+/// How it ended.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Conclusion {
+    pub status: Status,
+    pub cause: Option<Cause>,
+    pub exit_code: Option<i32>,
+    pub signal: Option<i32>,
+    pub limits_hit: Vec<CauseKind>,
+    pub hint: Option<String>,
+}
+
+/// What ended it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Cause {
+    pub kind: CauseKind,
+    pub limit: Option<u64>,
+    pub used: Option<u64>,
+    pub message: String,
+}
+
+/// Decides how an execution ended.
+pub fn conclude(facts: &Facts<'_>) -> Conclusion {
+    let (status, cause) = decide(facts);
+    let (exit_code, signal) = match facts.ended {
+        Ended::Told(End {
+            exit: Exit::Code(code), ..
+        }) => (Some(code), None),
+        Ended::Told(End {
+            exit: Exit::Signal(signal),
+            ..
+        }) => (None, Some(signal)),
+        Ended::Told(End {
+            exit: Exit::Unknown, ..
+        })
+        | Ended::Lost
+        | Ended::Unconfirmed => (None, None),
+    };
+    let hint = hint(facts, status, cause.as_ref());
+    Conclusion {
+        status,
+        limits_hit: limits_hit(facts, cause.as_ref()),
+        cause,
+        exit_code,
+        signal,
+        hint,
+    }
+}
+
+fn decide(facts: &Facts<'_>) -> (Status, Option<Cause>) {
+    match facts.ended {
+        Ended::Told(end) => match end.cause {
+            Some(JailCause::WallTime) => wall_time(facts),
+            Some(JailCause::SessionAge) => session_age(facts),
+            Some(JailCause::Memory) => memory(facts, &end),
+            Some(JailCause::Asked) => stopped(facts),
+            Some(JailCause::Internal) => lost("the jail died"),
+            None => by_itself(facts, &end),
+        },
+        Ended::Unconfirmed if facts.stop.is_some() => stopped(facts),
+        Ended::Unconfirmed | Ended::Lost => lost("brig-jailer or the jail went away under the execution"),
+    }
+}
+
+fn by_itself(facts: &Facts<'_>, end: &End) -> (Status, Option<Cause>) {
+    match end.exit {
+        Exit::Code(0) => (Status::Success, None),
+        Exit::Code(_) => (Status::Error, failed_of(facts, end)),
+        Exit::Signal(SIGKILL) if end.oom_kills > 0 => memory(facts, end),
+        Exit::Signal(SIGSYS) => {
+            let message = "the code made a system call that its policy does not allow".to_owned();
+            (Status::Killed, Some(plain(CauseKind::SyscallDenied, message)))
+        }
+        Exit::Signal(signal) => {
+            let message = format!("the program was ended by signal {signal}, which Brig did not send");
+            (Status::Killed, Some(plain(CauseKind::Signal, message)))
+        }
+        Exit::Unknown => lost("the jail died before it could tell how the program ended"),
+    }
+}
+
+/// A limit that the code ran into and could not cope with. That it did is the claim of its own exception.
+fn failed_of(facts: &Facts<'_>, end: &End) -> Option<Cause> {
+    let says = |texts: &[&str]| {
+        facts
+            .claim
+            .is_some_and(|claim| texts.iter().any(|text| claim.message.contains(text)))
+    };
+    if end.pids_refused > 0 && says(&["can't start new thread", "Resource temporarily unavailable"]) {
+        let message = format!(
+            "no more than {} processes and threads may exist at one time",
+            facts.limits.pids
+        );
+        return Some(Cause {
+            limit: Some(facts.limits.pids),
+            ..plain(CauseKind::Processes, message)
+        });
+    }
+    if facts.disk_full || says(&["No space left on device"]) {
+        let message = format!(
+            "the working directory may hold {} in all",
+            size(facts.limits.disk_bytes)
+        );
+        return Some(Cause {
+            limit: Some(facts.limits.disk_bytes),
+            ..plain(CauseKind::Disk, message)
+        });
+    }
+    None
+}
+
+fn stopped(facts: &Facts<'_>) -> (Status, Option<Cause>) {
+    match facts.stop {
+        Some(StopCause::WallTime) => wall_time(facts),
+        Some(StopCause::Output) => {
+            let limit = facts.limits.output_bytes;
+            let message = format!("the code wrote more than {} of output", size(limit));
+            (
+                Status::OutputLimit,
+                Some(Cause {
+                    limit: Some(limit),
+                    ..plain(CauseKind::Output, message)
+                }),
+            )
+        }
+        Some(StopCause::Cancel) => cancelled(CauseKind::Cancel, "somebody asked for its end"),
+        Some(StopCause::ClientGone) => cancelled(CauseKind::ClientGone, "the caller went away"),
+        Some(StopCause::Shutdown) => cancelled(CauseKind::SessionClosed, "the daemon was told to stop"),
+        None => lost("the jail was closed, and nobody here asked for it"),
+    }
+}
+
+/// What an execution that was stopped before it started ended as.
+pub fn stopped_early(stop: StopCause) -> Conclusion {
+    let (kind, message) = match stop {
+        StopCause::ClientGone => (CauseKind::ClientGone, "the caller went away before the code started"),
+        StopCause::Shutdown => (
+            CauseKind::SessionClosed,
+            "the daemon was told to stop before the code started",
+        ),
+        StopCause::Cancel | StopCause::WallTime | StopCause::Output => {
+            (CauseKind::Cancel, "somebody asked for its end before the code started")
+        }
+    };
+    let (status, cause) = cancelled(kind, message);
+    Conclusion {
+        status,
+        cause,
+        exit_code: None,
+        signal: None,
+        limits_hit: Vec::new(),
+        hint: None,
+    }
+}
+
+fn wall_time(facts: &Facts<'_>) -> (Status, Option<Cause>) {
+    let limit = facts.limits.timeout_ms;
+    let message = format!("the code ran longer than {}", seconds(limit));
+    let cause = plain(CauseKind::WallTime, message);
+    (
+        Status::Timeout,
+        Some(Cause {
+            limit: Some(limit),
+            used: Some(facts.duration_ms),
+            ..cause
+        }),
+    )
+}
+
+fn session_age(facts: &Facts<'_>) -> (Status, Option<Cause>) {
+    let message = format!(
+        "the session reached its greatest age, {}",
+        seconds(facts.limits.max_age_ms)
+    );
+    let cause = plain(CauseKind::SessionAge, message);
+    (
+        Status::Timeout,
+        Some(Cause {
+            limit: Some(facts.limits.max_age_ms),
+            ..cause
+        }),
+    )
+}
+
+fn memory(facts: &Facts<'_>, end: &End) -> (Status, Option<Cause>) {
+    let limit = facts.limits.memory_bytes;
+    let message = format!("the code needed more than {} of memory", size(limit));
+    let used = (end.usage.memory_peak_bytes > 0).then_some(end.usage.memory_peak_bytes);
+    (
+        Status::OutOfMemory,
+        Some(Cause {
+            limit: Some(limit),
+            used,
+            ..plain(CauseKind::Memory, message)
+        }),
+    )
+}
+
+fn cancelled(kind: CauseKind, message: &str) -> (Status, Option<Cause>) {
+    (Status::Cancelled, Some(plain(kind, message.to_owned())))
+}
+
+fn lost(message: &str) -> (Status, Option<Cause>) {
+    (Status::Lost, Some(plain(CauseKind::Internal, message.to_owned())))
+}
+
+fn plain(kind: CauseKind, message: String) -> Cause {
+    Cause {
+        kind,
+        limit: None,
+        used: None,
+        message,
+    }
+}
+
+/// Limits that were reached, whether they ended the execution or not.
+fn limits_hit(facts: &Facts<'_>, cause: Option<&Cause>) -> Vec<CauseKind> {
+    let mut hit = Vec::new();
+    let limits = [
+        CauseKind::WallTime,
+        CauseKind::SessionAge,
+        CauseKind::Memory,
+        CauseKind::Processes,
+        CauseKind::Disk,
+        CauseKind::Output,
+    ];
+    hit.extend(cause.map(|cause| cause.kind).filter(|kind| limits.contains(kind)));
+    if let Ended::Told(end) = facts.ended {
+        hit.extend((end.oom_kills > 0).then_some(CauseKind::Memory));
+        hit.extend((end.pids_refused > 0).then_some(CauseKind::Processes));
+    }
+    hit.extend(facts.disk_full.then_some(CauseKind::Disk));
+    hit.extend(facts.output_dropped.then_some(CauseKind::Output));
+    hit.sort_unstable_by_key(|kind| *kind as i32);
+    hit.dedup();
+    hit
+}
+
+/// One sentence that says what to change; nothing where that is not certain.
+fn hint(facts: &Facts<'_>, status: Status, cause: Option<&Cause>) -> Option<String> {
+    let limits = &facts.limits;
+    let more = |have: u64, most: u64, what: &str, shown: fn(u64) -> String| {
+        if have < most {
+            format!(", or ask for more {what} (at most {})", shown(most))
+        } else {
+            String::new()
+        }
+    };
+    match (status, cause.map(|cause| cause.kind)) {
+        (Status::Timeout, Some(CauseKind::WallTime)) => {
+            let more = more(limits.timeout_ms, limits.timeout_max_ms, "time", seconds);
+            Some(format!(
+                "The code ran longer than {}: make it faster or let it do less{more}.",
+                seconds(limits.timeout_ms)
+            ))
+        }
+        (Status::OutOfMemory, _) => {
+            let more = more(limits.memory_bytes, limits.memory_max_bytes, "memory", size);
+            Some(format!(
+                "The code needed more than {} of memory: load less at one time, for example in chunks or with fewer \
+                 columns{more}.",
+                size(limits.memory_bytes)
+            ))
+        }
+        (Status::OutputLimit, _) => Some(format!(
+            "The code wrote more than {} of output: print less, and write large results to a file.",
+            size(limits.output_bytes)
+        )),
+        (Status::Killed, Some(CauseKind::SyscallDenied)) => {
+            Some("The code made a system call that is not allowed here: do it without that operation.".to_owned())
+        }
+        (Status::Error, Some(CauseKind::Disk)) => Some(format!(
+            "The working directory is full ({} in all): write less, and delete files that are not needed.",
+            size(limits.disk_bytes)
+        )),
+        (Status::Error, Some(CauseKind::Processes)) => Some(format!(
+            "At most {} processes and threads may exist at one time: use fewer workers.",
+            limits.pids
+        )),
+        (Status::Error, _) => facts.claim.and_then(hint_for_exception),
+        _ => None,
+    }
+}
+
+fn hint_for_exception(claim: &ErrorClaim) -> Option<String> {
+    match claim.name.as_str() {
+        "ModuleNotFoundError" => Some(
+            "That module is not installed here and can't be installed: use the standard library or the packages of \
+             the template."
+                .to_owned(),
+        ),
+        "EOFError" => Some("There is nobody to answer input(): write the values into the code.".to_owned()),
+        "MemoryError" => Some("The code needed more memory than it has: load less at one time.".to_owned()),
+        _ => None,
+    }
+}
+
+fn seconds(millis: u64) -> String {
+    if millis.is_multiple_of(1000) {
+        format!("{} s", millis / 1000)
+    } else {
+        format!("{millis} ms")
+    }
+}
+
+fn size(bytes: u64) -> String {
+    const MIB: u64 = 1 << 20;
+    const KIB: u64 = 1 << 10;
+    if bytes.is_multiple_of(MIB) {
+        format!("{} MiB", bytes / MIB)
+    } else if bytes.is_multiple_of(KIB) {
+        format!("{} KiB", bytes / KIB)
+    } else {
+        format!("{bytes} bytes")
+    }
+}
+
+#[cfg(test)]
+mod tests;

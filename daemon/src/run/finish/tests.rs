@@ -1,0 +1,268 @@
+use brig_jailer::api::Usage;
+
+use super::*;
+
+const LIMITS: Limits = Limits {
+    timeout_ms: 30_000,
+    timeout_max_ms: 300_000,
+    memory_bytes: 512 << 20,
+    memory_max_bytes: 512 << 20,
+    pids: 128,
+    disk_bytes: 512 << 20,
+    output_bytes: 8 << 20,
+    max_age_ms: 3_600_000,
+};
+
+fn end(exit: Exit, cause: Option<JailCause>) -> End {
+    End {
+        exit,
+        cause,
+        usage: Usage::default(),
+        oom_kills: 0,
+        pids_refused: 0,
+    }
+}
+
+fn facts(ended: Ended) -> Facts<'static> {
+    Facts {
+        ended,
+        stop: None,
+        claim: None,
+        output_dropped: false,
+        disk_full: false,
+        duration_ms: 30_012,
+        limits: LIMITS,
+    }
+}
+
+fn told(exit: Exit, cause: Option<JailCause>) -> Facts<'static> {
+    facts(Ended::Told(end(exit, cause)))
+}
+
+fn claim(name: &str, message: &str) -> ErrorClaim {
+    ErrorClaim {
+        name: name.to_owned(),
+        message: message.to_owned(),
+        line: None,
+        traceback: String::new(),
+    }
+}
+
+/// Status and cause in short.
+fn short(facts: &Facts<'_>) -> (Status, Option<CauseKind>) {
+    let conclusion = conclude(facts);
+    (conclusion.status, conclusion.cause.map(|cause| cause.kind))
+}
+
+#[test]
+fn exit_codes_are_success_or_error() {
+    let success = conclude(&told(Exit::Code(0), None));
+    assert_eq!(
+        (success.status, success.exit_code, success.signal),
+        (Status::Success, Some(0), None)
+    );
+    let error = conclude(&told(Exit::Code(3), None));
+    assert_eq!(
+        (error.status, error.exit_code, error.cause),
+        (Status::Error, Some(3), None)
+    );
+}
+
+#[test]
+fn a_timeout_names_its_limit_and_what_was_used() {
+    let timeout = conclude(&told(Exit::Signal(9), Some(JailCause::WallTime)));
+    assert_eq!(timeout.status, Status::Timeout);
+    let cause = timeout.cause.unwrap();
+    assert_eq!(
+        (cause.kind, cause.limit, cause.used),
+        (CauseKind::WallTime, Some(30_000), Some(30_012))
+    );
+    assert_eq!(timeout.limits_hit, [CauseKind::WallTime]);
+    let hint = "The code ran longer than 30 s: make it faster or let it do less, or ask for more time (at most 300 s).";
+    assert_eq!(timeout.hint.as_deref(), Some(hint));
+}
+
+#[test]
+fn a_kill_for_memory_is_told_from_every_other_kill_nine() {
+    assert_eq!(
+        short(&told(Exit::Signal(9), None)),
+        (Status::Killed, Some(CauseKind::Signal))
+    );
+    let asked = Some(CauseKind::Memory);
+    assert_eq!(
+        short(&told(Exit::Signal(9), Some(JailCause::Memory))),
+        (Status::OutOfMemory, asked)
+    );
+    let unseen = End {
+        oom_kills: 1,
+        ..end(Exit::Signal(9), None)
+    };
+    assert_eq!(short(&facts(Ended::Told(unseen))), (Status::OutOfMemory, asked));
+}
+
+#[test]
+fn a_child_killed_for_memory_is_a_limit_hit_whatever_the_status() {
+    let survived = End {
+        oom_kills: 1,
+        ..end(Exit::Code(0), None)
+    };
+    let conclusion = conclude(&facts(Ended::Told(survived)));
+    assert_eq!(
+        (conclusion.status, conclusion.limits_hit),
+        (Status::Success, vec![CauseKind::Memory])
+    );
+}
+
+#[test]
+fn a_forbidden_system_call_is_named() {
+    assert_eq!(
+        short(&told(Exit::Signal(31), None)),
+        (Status::Killed, Some(CauseKind::SyscallDenied))
+    );
+}
+
+#[test]
+fn the_one_who_asked_the_jailer_to_kill_knows_why() {
+    let asked = |stop| {
+        short(&Facts {
+            stop,
+            ..told(Exit::Signal(9), Some(JailCause::Asked))
+        })
+    };
+    assert_eq!(
+        asked(Some(StopCause::Cancel)),
+        (Status::Cancelled, Some(CauseKind::Cancel))
+    );
+    assert_eq!(
+        asked(Some(StopCause::ClientGone)),
+        (Status::Cancelled, Some(CauseKind::ClientGone))
+    );
+    assert_eq!(
+        asked(Some(StopCause::Output)),
+        (Status::OutputLimit, Some(CauseKind::Output))
+    );
+    assert_eq!(
+        asked(Some(StopCause::WallTime)),
+        (Status::Timeout, Some(CauseKind::WallTime))
+    );
+    assert_eq!(asked(None), (Status::Lost, Some(CauseKind::Internal)));
+}
+
+#[test]
+fn a_late_cancellation_does_not_hide_how_the_code_ended() {
+    let late = Facts {
+        stop: Some(StopCause::Cancel),
+        ..told(Exit::Code(1), None)
+    };
+    assert_eq!(short(&late), (Status::Error, None));
+    let deadline_first = Facts {
+        stop: Some(StopCause::Cancel),
+        ..told(Exit::Signal(9), Some(JailCause::WallTime))
+    };
+    assert_eq!(short(&deadline_first), (Status::Timeout, Some(CauseKind::WallTime)));
+}
+
+#[test]
+fn what_nobody_saw_is_lost_unless_it_was_being_stopped() {
+    assert_eq!(short(&facts(Ended::Lost)), (Status::Lost, Some(CauseKind::Internal)));
+    assert_eq!(
+        short(&told(Exit::Unknown, None)),
+        (Status::Lost, Some(CauseKind::Internal))
+    );
+    let stopping = Facts {
+        stop: Some(StopCause::WallTime),
+        ..facts(Ended::Unconfirmed)
+    };
+    assert_eq!(short(&stopping), (Status::Timeout, Some(CauseKind::WallTime)));
+}
+
+#[test]
+fn a_full_disk_or_process_limit_is_the_cause_only_if_the_code_failed_of_it() {
+    let full = claim("OSError", "[Errno 28] No space left on device");
+    let failed = Facts {
+        claim: Some(&full),
+        ..told(Exit::Code(1), None)
+    };
+    assert_eq!(short(&failed), (Status::Error, Some(CauseKind::Disk)));
+    assert_eq!(conclude(&failed).limits_hit, [CauseKind::Disk]);
+
+    let refused = End {
+        pids_refused: 3,
+        ..end(Exit::Code(1), None)
+    };
+    let threads = claim("RuntimeError", "can't start new thread");
+    let failed = Facts {
+        claim: Some(&threads),
+        ..facts(Ended::Told(refused))
+    };
+    assert_eq!(short(&failed), (Status::Error, Some(CauseKind::Processes)));
+
+    let other = claim("ValueError", "x");
+    let unrelated = conclude(&Facts {
+        claim: Some(&other),
+        ..facts(Ended::Told(refused))
+    });
+    assert_eq!(
+        (unrelated.cause, unrelated.limits_hit),
+        (None, vec![CauseKind::Processes])
+    );
+}
+
+#[test]
+fn dropped_output_is_a_limit_hit() {
+    let conclusion = conclude(&Facts {
+        output_dropped: true,
+        ..told(Exit::Code(0), None)
+    });
+    assert_eq!(
+        (conclusion.status, conclusion.limits_hit),
+        (Status::Success, vec![CauseKind::Output])
+    );
+}
+
+#[test]
+fn claims_of_the_kernel_change_no_status() {
+    let lie = claim("KeyError", "'x'");
+    assert_eq!(
+        short(&Facts {
+            claim: Some(&lie),
+            ..told(Exit::Code(0), None)
+        }),
+        (Status::Success, None)
+    );
+}
+
+#[test]
+fn hints_are_given_where_they_are_certain() {
+    let missing = claim("ModuleNotFoundError", "No module named 'foo'");
+    let hint = conclude(&Facts {
+        claim: Some(&missing),
+        ..told(Exit::Code(1), None)
+    })
+    .hint
+    .unwrap();
+    assert!(hint.starts_with("That module is not installed"));
+    let own = claim("MyError", "x");
+    assert_eq!(
+        conclude(&Facts {
+            claim: Some(&own),
+            ..told(Exit::Code(1), None)
+        })
+        .hint,
+        None
+    );
+    let memory = conclude(&told(Exit::Signal(9), Some(JailCause::Memory))).hint.unwrap();
+    assert!(
+        !memory.contains("ask for more"),
+        "the limit is the policy's maximum already: {memory}"
+    );
+}
+
+#[test]
+fn what_is_stopped_before_it_starts_is_cancelled() {
+    let conclusion = stopped_early(StopCause::ClientGone);
+    assert_eq!(
+        (conclusion.status, conclusion.cause.unwrap().kind),
+        (Status::Cancelled, CauseKind::ClientGone)
+    );
+}

@@ -1,0 +1,170 @@
+//! Who may run, and who waits: first come, first served, within the limits of the configuration.
+
+use std::collections::VecDeque;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use brig_proto::v1::ExecutionState;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+
+use crate::config::Limits;
+use crate::run::log::Log;
+use crate::status::Problem;
+
+/// The places of executions.
+#[derive(Debug)]
+pub struct Queue {
+    slots: Arc<Semaphore>,
+    running_max: usize,
+    waiting_max: usize,
+    waiting: Mutex<VecDeque<Arc<Log>>>,
+}
+
+/// A place to run; it is free again when this is dropped, which is when the jail is gone.
+#[derive(Debug)]
+pub struct Permit(#[expect(dead_code, reason = "held for its drop")] OwnedSemaphorePermit);
+
+/// What an execution got.
+#[derive(Debug)]
+pub enum Place {
+    Now(Permit),
+    Later(Ticket),
+}
+
+/// A place in the queue.
+#[derive(Debug)]
+pub struct Ticket {
+    queue: Arc<Queue>,
+    log: Arc<Log>,
+}
+
+impl Queue {
+    /// Makes an empty queue.
+    pub fn new(limits: &Limits) -> Arc<Self> {
+        Arc::new(Self {
+            slots: Arc::new(Semaphore::new(limits.running)),
+            running_max: limits.running,
+            waiting_max: limits.queue,
+            waiting: Mutex::new(VecDeque::new()),
+        })
+    }
+
+    /// Takes a place for an execution and tells its log which.
+    pub fn enter(self: &Arc<Self>, log: &Arc<Log>) -> Result<Place, Problem> {
+        let mut waiting = self.lock();
+        if waiting.is_empty()
+            && let Ok(permit) = Arc::clone(&self.slots).try_acquire_owned()
+        {
+            log.place(ExecutionState::Running, 0);
+            return Ok(Place::Now(Permit(permit)));
+        }
+        if waiting.len() >= self.waiting_max {
+            return Err(Problem::QueueFull(waiting.len()));
+        }
+        waiting.push_back(Arc::clone(log));
+        log.place(ExecutionState::Queued, position(waiting.len()));
+        Ok(Place::Later(Ticket {
+            queue: Arc::clone(self),
+            log: Arc::clone(log),
+        }))
+    }
+
+    /// How many run, and how many wait.
+    pub fn load(&self) -> (usize, usize) {
+        (self.running_max - self.slots.available_permits(), self.lock().len())
+    }
+
+    fn leave(&self, log: &Arc<Log>) {
+        let mut waiting = self.lock();
+        waiting.retain(|other| !Arc::ptr_eq(other, log));
+        for (index, log) in waiting.iter().enumerate() {
+            log.place(ExecutionState::Queued, position(index + 1));
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, VecDeque<Arc<Log>>> {
+        self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Ticket {
+    /// Waits for a place to run. Dropping the call gives the place in the queue up.
+    pub async fn wait(self) -> Permit {
+        let permit = Arc::clone(&self.queue.slots)
+            .acquire_owned()
+            .await
+            .expect("the semaphore is never closed");
+        self.log.place(ExecutionState::Running, 0);
+        Permit(permit)
+    }
+}
+
+impl Drop for Ticket {
+    fn drop(&mut self) {
+        self.queue.leave(&self.log);
+    }
+}
+
+fn position(position: usize) -> u32 {
+    u32::try_from(position).unwrap_or(u32::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use brig_jailer::ids::Id;
+    use brig_jailer::units::Span;
+
+    use crate::output::Output;
+
+    use super::*;
+
+    fn log(name: &str) -> Arc<Log> {
+        let id = Id::parse(name).unwrap();
+        Arc::new(Log::new(id.clone(), id, Output::new(1)))
+    }
+
+    fn queue(running: usize, queue: usize) -> Arc<Queue> {
+        Queue::new(&Limits {
+            running,
+            queue,
+            connections: 1,
+            drain: Span::from_millis(1),
+        })
+    }
+
+    fn place(log: &Log) -> (ExecutionState, u32) {
+        let progress = log.progress();
+        (progress.state, progress.queue_position)
+    }
+
+    #[tokio::test]
+    async fn who_waits_is_told_its_position_and_moves_up() {
+        let queue = queue(1, 2);
+        let [a, b, c, d] = ["a", "b", "c", "d"].map(log);
+        let Place::Now(running) = queue.enter(&a).unwrap() else {
+            panic!("a place was free")
+        };
+        let Place::Later(second) = queue.enter(&b).unwrap() else {
+            panic!("no place was free")
+        };
+        let Place::Later(_third) = queue.enter(&c).unwrap() else {
+            panic!("no place was free")
+        };
+        assert_eq!([place(&a), place(&b), place(&c)].map(|place| place.1), [0, 1, 2]);
+        assert!(matches!(queue.enter(&d), Err(Problem::QueueFull(2))));
+        assert_eq!(queue.load(), (1, 2));
+        drop(running);
+        let _running = second.wait().await;
+        assert_eq!(place(&b), (ExecutionState::Running, 0));
+        assert_eq!(place(&c), (ExecutionState::Queued, 1));
+    }
+
+    #[tokio::test]
+    async fn who_gives_up_makes_room() {
+        let queue = queue(1, 1);
+        let [a, b, c] = ["a", "b", "c"].map(log);
+        let _running = queue.enter(&a).unwrap();
+        let waiting = queue.enter(&b).unwrap();
+        drop(waiting);
+        assert!(matches!(queue.enter(&c), Ok(Place::Later(_))));
+    }
+}

@@ -1,0 +1,196 @@
+//! The executions that can be asked for: those that run, and for a while those that ended.
+
+use std::collections::{HashMap, VecDeque};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use brig_jailer::ids::Id;
+use brig_proto::v1::Reason;
+
+use crate::config::Role;
+use crate::principal::Principal;
+use crate::run::execution::Execution;
+use crate::status::Problem;
+
+/// How long an execution can be asked for after its end.
+const KEPT: Duration = Duration::from_secs(10 * 60);
+/// How many that ended are kept at most.
+const KEPT_MAX: usize = 1024;
+/// How much memory those that ended may take up together, in bytes.
+const KEPT_BYTES: u64 = 32 * 1024 * 1024;
+
+/// All executions that are known.
+#[derive(Debug, Default)]
+pub struct Registry {
+    state: Mutex<State>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    executions: HashMap<Id, Arc<Execution>>,
+    /// Which execution a request made, by tenant and request.
+    requests: HashMap<(String, Id), Id>,
+    /// Ended executions, oldest first, with what they hold.
+    ended: VecDeque<Ended>,
+    ended_bytes: u64,
+}
+
+#[derive(Debug)]
+struct Ended {
+    execution: Id,
+    time: Instant,
+    bytes: u64,
+}
+
+/// What a new execution met.
+#[derive(Debug)]
+pub enum Entered {
+    New,
+    /// The same request came before: this is its execution.
+    Known(Arc<Execution>),
+}
+
+impl Registry {
+    /// Enters an execution, unless the same request made one before.
+    pub fn enter(&self, execution: &Arc<Execution>) -> Result<Entered, Problem> {
+        let mut state = self.lock();
+        state.forget_old(Instant::now());
+        if let Some(request) = &execution.request {
+            let key = (execution.principal.tenant.clone(), request.clone());
+            if let Some(known) = state.requests.get(&key).and_then(|id| state.executions.get(id)) {
+                return same_request(known, execution);
+            }
+        }
+        state.check_free(execution)?;
+        state.executions.insert(execution.id.clone(), Arc::clone(execution));
+        if let Some(request) = &execution.request {
+            let key = (execution.principal.tenant.clone(), request.clone());
+            state.requests.insert(key, execution.id.clone());
+        }
+        Ok(Entered::New)
+    }
+
+    /// Takes an execution out that was refused after all.
+    pub fn withdraw(&self, execution: &Execution) {
+        self.lock().remove(&execution.id);
+    }
+
+    /// Starts the time after which an execution is forgotten.
+    pub fn ended(&self, execution: &Execution) {
+        let mut state = self.lock();
+        let bytes = execution.weight();
+        state.ended_bytes += bytes;
+        state.ended.push_back(Ended {
+            execution: execution.id.clone(),
+            time: Instant::now(),
+            bytes,
+        });
+        state.forget_old(Instant::now());
+    }
+
+    /// Finds an execution that this principal may see.
+    pub fn get(&self, principal: &Principal, field: &str, id: &str) -> Result<Arc<Execution>, Problem> {
+        let mut state = self.lock();
+        state.forget_old(Instant::now());
+        let found = Id::parse(id)
+            .ok()
+            .and_then(|id| state.executions.get(&id))
+            .filter(|found| sees(principal, found));
+        found.cloned().ok_or_else(|| Problem::NotFound {
+            kind: "execution",
+            name: id.chars().take(60).collect(),
+            why: format!(
+                "{field}: not of this tenant, or ended more than {} minutes ago",
+                KEPT.as_secs() / 60
+            ),
+            reason: Reason::ExecutionNotFound,
+        })
+    }
+
+    /// All executions that this principal may see, newest first.
+    pub fn list(&self, principal: &Principal) -> Vec<Arc<Execution>> {
+        let mut state = self.lock();
+        state.forget_old(Instant::now());
+        let mut found: Vec<_> = state
+            .executions
+            .values()
+            .filter(|found| sees(principal, found))
+            .cloned()
+            .collect();
+        found.sort_by(|a, b| (b.create_time, &b.id).cmp(&(a.create_time, &a.id)));
+        found
+    }
+
+    /// Those that have not ended.
+    pub fn living(&self) -> Vec<Arc<Execution>> {
+        let state = self.lock();
+        let ended: std::collections::HashSet<_> = state.ended.iter().map(|ended| &ended.execution).collect();
+        state
+            .executions
+            .iter()
+            .filter(|(id, _)| !ended.contains(id))
+            .map(|(_, execution)| execution.clone())
+            .collect()
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+fn sees(principal: &Principal, execution: &Execution) -> bool {
+    principal.tenant == execution.principal.tenant || principal.may(Role::Operator)
+}
+
+fn same_request(known: &Arc<Execution>, new: &Execution) -> Result<Entered, Problem> {
+    if known.digest == new.digest {
+        return Ok(Entered::Known(Arc::clone(known)));
+    }
+    Err(Problem::Exists {
+        kind: "request",
+        name: known.request.as_ref().map(Id::to_string).unwrap_or_default(),
+        why: "was made before with another payload; a new request needs a new request_id",
+        reason: Reason::RequestIdReused,
+    })
+}
+
+impl State {
+    /// Ids are directories and host names in the end, so they are unique among all tenants.
+    fn check_free(&self, execution: &Execution) -> Result<(), Problem> {
+        let taken = |kind, name: &Id| Problem::Exists {
+            kind,
+            name: name.to_string(),
+            why: "was used before; leave the id out or choose another one",
+            reason: Reason::IdTaken,
+        };
+        if self.executions.contains_key(&execution.id) {
+            return Err(taken("execution", &execution.id));
+        }
+        if self.executions.values().any(|other| other.session == execution.session) {
+            return Err(taken("session", &execution.session));
+        }
+        Ok(())
+    }
+
+    fn forget_old(&mut self, now: Instant) {
+        while let Some(oldest) = self.ended.front() {
+            let old = now.duration_since(oldest.time) >= KEPT;
+            if !old && self.ended.len() <= KEPT_MAX && self.ended_bytes <= KEPT_BYTES {
+                return;
+            }
+            let id = oldest.execution.clone();
+            self.ended_bytes -= oldest.bytes;
+            self.ended.pop_front();
+            self.remove(&id);
+        }
+    }
+
+    fn remove(&mut self, id: &Id) {
+        if let Some(execution) = self.executions.remove(id)
+            && let Some(request) = &execution.request
+        {
+            self.requests
+                .remove(&(execution.principal.tenant.clone(), request.clone()));
+        }
+    }
+}

@@ -1,0 +1,330 @@
+//! The result of an execution, for the caller and for the ledger: put together once, at the end.
+
+use std::sync::Arc;
+use std::time::SystemTime;
+
+use brig_jailer::api::{End, Enforced};
+use brig_jailer::policy::Clamped;
+use brig_proto::v1;
+use brig_proto::v1::{
+    ArtifactClass, ArtifactHandling, CauseKind, ClampedLimit, ExecutionError, ExecutionResult, ExecutionStatus,
+    OutputSummary, ReviewState, SessionSummary, StartKind, StreamSummary, Timing,
+};
+
+use crate::ledger::{self, Body, Finish};
+use crate::output::{Stream, View, cut_text};
+use crate::run::admit::Job;
+use crate::run::collect::Collection;
+use crate::run::execution::{Execution, cpus, span};
+use crate::run::finish::{Cause, Conclusion, Ended, Facts, Limits};
+use crate::run::listen::Claims;
+use crate::run::session::Times;
+use crate::status::Problem;
+
+/// All that is known at the end of an execution.
+#[derive(Debug)]
+pub struct Report<'r> {
+    pub execution: &'r Arc<Execution>,
+    /// Absent if the code never started.
+    pub job: Option<&'r Job>,
+    pub conclusion: Conclusion,
+    pub ended: Ended,
+    pub claims: Claims,
+    pub collection: Collection,
+    pub times: Times,
+    pub start_time: Option<SystemTime>,
+    pub enforced: Option<Enforced>,
+}
+
+/// What decides about the end of an execution that started.
+pub fn facts<'f>(execution: &Execution, job: &Job, ended: Ended, claims: &'f Claims, times: Times) -> Facts<'f> {
+    let dropped = |stream| execution.output.count(stream).dropped > 0;
+    Facts {
+        ended,
+        stop: execution.stop.cause(),
+        claim: claims.error.as_ref(),
+        output_dropped: dropped(Stream::Stdout) || dropped(Stream::Stderr),
+        // Nobody tells brigd how full the tmpfs was; what is left is the code's own exception.
+        disk_full: false,
+        duration_ms: u64::try_from(times.ran.as_millis()).unwrap_or(u64::MAX),
+        limits: Limits {
+            timeout_ms: job.limits.timeout_ms,
+            timeout_max_ms: job.policy.limits.timeout.max.millis(),
+            memory_bytes: job.limits.memory_bytes,
+            memory_max_bytes: job.policy.limits.memory.max.bytes(),
+            pids: job.limits.pids,
+            disk_bytes: job.limits.disk_bytes,
+            output_bytes: job.limits.output_bytes,
+            max_age_ms: job.limits.max_age_ms,
+        },
+    }
+}
+
+/// The end of an execution whose code did not start by Brig's or the host's fault.
+pub fn not_started(problem: &Problem) -> Conclusion {
+    failed(problem.to_string())
+}
+
+/// The end of an execution that could not be recorded.
+pub fn unrecorded(error: &str) -> Conclusion {
+    failed(format!("the end could not be recorded: {error}"))
+}
+
+fn failed(message: String) -> Conclusion {
+    let cause = Cause {
+        kind: CauseKind::Internal,
+        limit: None,
+        used: None,
+        message,
+    };
+    Conclusion {
+        status: ExecutionStatus::Failed,
+        cause: Some(cause),
+        exit_code: None,
+        signal: None,
+        limits_hit: Vec::new(),
+        hint: None,
+    }
+}
+
+impl<'r> Report<'r> {
+    /// The report of an execution whose code never started.
+    pub fn of_nothing(execution: &'r Arc<Execution>, conclusion: Conclusion, times: Times) -> Self {
+        Self {
+            execution,
+            job: None,
+            conclusion,
+            ended: Ended::Lost,
+            claims: Claims::default(),
+            collection: Collection::default(),
+            times,
+            start_time: None,
+            enforced: None,
+        }
+    }
+
+    /// The result as the caller gets it.
+    pub fn result(&self) -> ExecutionResult {
+        let execution = self.execution;
+        let (stdout, stderr) = (self.view(Stream::Stdout), self.view(Stream::Stderr));
+        ExecutionResult {
+            status: self.conclusion.status.into(),
+            stdout: stdout.bytes().into(),
+            stderr: stderr.bytes().into(),
+            artifacts: self.collection.artifacts.clone(),
+            duration: Some(span(self.times.ran)),
+            execution_id: execution.id.to_string(),
+            request_id: execution.request.as_ref().map(ToString::to_string).unwrap_or_default(),
+            exit_code: self.conclusion.exit_code,
+            signal: self.conclusion.signal,
+            cause: self.conclusion.cause.as_ref().map(cause),
+            error: self.error(),
+            hint: self.conclusion.hint.clone().or_else(|| self.hint_for_missing()),
+            results: self.claims.results.clone(),
+            inputs: execution.inputs.clone(),
+            missing_outputs: self.collection.missing.clone(),
+            output: Some(OutputSummary {
+                stdout: Some(summary(&stdout)),
+                stderr: Some(summary(&stderr)),
+            }),
+            limits: Some(execution.limits),
+            clamped: self
+                .job
+                .map(|job| job.clamped.iter().map(clamped).collect())
+                .unwrap_or_default(),
+            limits_hit: self.conclusion.limits_hit.iter().map(|kind| (*kind).into()).collect(),
+            usage: Some(self.usage()),
+            timing: Some(Timing {
+                queued: Some(span(self.times.queued)),
+                startup: Some(span(self.times.startup)),
+                collect: Some(span(self.times.collect)),
+            }),
+            create_time: Some(execution.create_time.into()),
+            end_time: Some(SystemTime::now().into()),
+            session: Some(self.session()),
+            policy: execution.policy.clone(),
+            template: execution.template.clone(),
+            tenant: execution.principal.tenant.clone(),
+            user: execution.user.clone(),
+            labels: execution.spec.labels.clone(),
+            enforced: Some(self.enforced.as_ref().map(enforced).unwrap_or_default()),
+        }
+    }
+
+    /// The record for the ledger.
+    pub fn record(&self, result: &ExecutionResult) -> Finish {
+        let (stdout, stderr) = (
+            self.execution.output.count(Stream::Stdout),
+            self.execution.output.count(Stream::Stderr),
+        );
+        let cause = self.conclusion.cause.as_ref();
+        Finish {
+            execution: self.execution.id.clone(),
+            status: word(self.conclusion.status.as_str_name(), "EXECUTION_STATUS_"),
+            cause: cause.map(|cause| word(cause.kind.as_str_name(), "CAUSE_KIND_")),
+            message: cause.map(|cause| cause.message.clone()),
+            exit_code: self.conclusion.exit_code,
+            signal: self.conclusion.signal,
+            usage: self.ledger_usage(),
+            stdout_bytes: stdout.bytes,
+            stdout_dropped: stdout.dropped,
+            stderr_bytes: stderr.bytes,
+            stderr_dropped: stderr.dropped,
+            stdout: Body::new(result.stdout.to_vec()),
+            stderr: Body::new(result.stderr.to_vec()),
+            artifacts: self.collection.artifacts.iter().filter_map(record_artifact).collect(),
+            limits_hit: self
+                .conclusion
+                .limits_hit
+                .iter()
+                .map(|kind| word(kind.as_str_name(), "CAUSE_KIND_"))
+                .collect(),
+            start_time: self.start_time,
+            time: SystemTime::now(),
+        }
+    }
+
+    fn view(&self, stream: Stream) -> View {
+        let most = self.job.map_or(0, |job| job.limits.result_output_bytes);
+        self.execution.output.view(stream, most)
+    }
+
+    fn end(&self) -> Option<&End> {
+        match &self.ended {
+            Ended::Told(end) => Some(end),
+            Ended::Lost | Ended::Unconfirmed => None,
+        }
+    }
+
+    /// The exception, if the code really failed.
+    fn error(&self) -> Option<ExecutionError> {
+        let claim = self
+            .claims
+            .error
+            .as_ref()
+            .filter(|_| self.conclusion.status == ExecutionStatus::Error)?;
+        Some(ExecutionError {
+            name: claim.name.clone(),
+            message: cut_text(&claim.message, brig_proto::sizes::ERROR_MESSAGE_MAX).to_owned(),
+            line: claim.line,
+            traceback: claim.traceback.clone(),
+        })
+    }
+
+    /// What to do about files that were expected of code that ended well.
+    fn hint_for_missing(&self) -> Option<String> {
+        let first = self.collection.missing.first()?;
+        let hint = format!("Write the expected file {first:?} to the working directory under exactly that path.");
+        (self.conclusion.status == ExecutionStatus::Success).then_some(hint)
+    }
+
+    fn usage(&self) -> v1::Usage {
+        let usage = self.end().map(|end| end.usage).unwrap_or_default();
+        v1::Usage {
+            cpu_time: Some(span(std::time::Duration::from_micros(usage.cpu_us))),
+            memory_peak_bytes: (usage.memory_peak_bytes > 0).then_some(usage.memory_peak_bytes),
+            processes_peak: (usage.processes_peak > 0).then_some(usage.processes_peak),
+            disk_bytes: self.collection.disk_bytes,
+        }
+    }
+
+    fn ledger_usage(&self) -> ledger::Usage {
+        let usage = self.end().map(|end| end.usage).unwrap_or_default();
+        ledger::Usage {
+            cpu_us: usage.cpu_us,
+            memory_peak_bytes: usage.memory_peak_bytes,
+            processes_peak: usage.processes_peak,
+            disk_bytes: self.collection.disk_bytes,
+        }
+    }
+
+    fn session(&self) -> SessionSummary {
+        let start = if self.start_time.is_some() {
+            StartKind::Cold
+        } else {
+            StartKind::Unspecified
+        };
+        SessionSummary {
+            session_id: self.execution.session.to_string(),
+            start: start.into(),
+            ..SessionSummary::default()
+        }
+    }
+}
+
+fn cause(cause: &Cause) -> v1::Cause {
+    let message = cut_text(&cause.message, brig_proto::sizes::SENTENCE_MAX).to_owned();
+    v1::Cause {
+        kind: cause.kind.into(),
+        limit: cause.limit,
+        used: cause.used,
+        step: None,
+        message,
+    }
+}
+
+fn summary(view: &View) -> StreamSummary {
+    StreamSummary {
+        written_bytes: view.count.bytes,
+        dropped_bytes: view.count.dropped,
+        truncated: view.is_truncated(),
+    }
+}
+
+fn clamped(clamped: &Clamped) -> ClampedLimit {
+    if clamped.field == "cpu_millis" {
+        return ClampedLimit {
+            limit: "cpus".to_owned(),
+            requested: cpus(clamped.asked),
+            applied: cpus(clamped.given),
+        };
+    }
+    ClampedLimit {
+        limit: clamped.field.to_owned(),
+        requested: number(clamped.asked),
+        applied: number(clamped.given),
+    }
+}
+
+/// A quantity as a floating-point number; the API has them so, and only for people.
+#[expect(
+    clippy::cast_precision_loss,
+    reason = "quantities above 2^53 are rounded, which no limit reaches"
+)]
+fn number(quantity: u64) -> f64 {
+    quantity as f64
+}
+
+/// What is enforced, in the form of the API.
+pub fn enforced(enforced: &Enforced) -> v1::Enforced {
+    v1::Enforced {
+        namespaces: enforced.namespaces.clone(),
+        cgroup: enforced.cgroup.clone(),
+        memory: enforced.memory,
+        cpu: enforced.cpu,
+        pids: enforced.pids,
+        swap: enforced.swap,
+        landlock_abi: enforced.landlock_abi,
+        seccomp: enforced.seccomp.clone(),
+        capabilities: enforced.capabilities.clone(),
+        no_new_privs: enforced.no_new_privs,
+    }
+}
+
+fn record_artifact(artifact: &v1::Artifact) -> Option<ledger::Artifact> {
+    let (class, handling, review) = (artifact.class(), artifact.handling(), artifact.review());
+    Some(ledger::Artifact {
+        artifact: brig_jailer::ids::Id::parse(&artifact.artifact_id).ok()?,
+        path: artifact.path.clone(),
+        sha256: artifact.sha256.clone(),
+        size_bytes: artifact.size_bytes,
+        class: word(ArtifactClass::as_str_name(&class), "ARTIFACT_CLASS_"),
+        handling: word(ArtifactHandling::as_str_name(&handling), "ARTIFACT_HANDLING_"),
+        review: word(ReviewState::as_str_name(&review), "REVIEW_STATE_"),
+    })
+}
+
+/// A value of a closed list as documents write it: in lower case, without the prefix of the proto.
+fn word(name: &str, prefix: &str) -> String {
+    name.trim_start_matches(prefix).to_lowercase()
+}

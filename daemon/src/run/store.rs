@@ -1,0 +1,94 @@
+//! The policies and templates that requests name.
+
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::SystemTime;
+
+use brig_jailer::policy::{LoadError, Policy, PolicySet, Trust};
+use brig_jailer::template::{Template, Templates};
+use brig_proto::v1::Reason;
+
+use crate::config::Config;
+use crate::status::FieldProblem;
+
+/// What there is to run with.
+#[derive(Debug)]
+pub struct Store {
+    policies: PolicySet,
+    images: PathBuf,
+    /// What was read last, and when the store's directory was changed then: a new build replaces an entry of it.
+    templates: Mutex<Option<(SystemTime, TemplateList)>>,
+}
+
+/// The current templates.
+#[derive(Debug, Clone)]
+pub struct TemplateList(Arc<Templates>);
+
+impl Store {
+    /// Reads the policies; templates are read when they are asked for, since building one needs no restart.
+    pub fn load(config: &Config) -> Result<Self, LoadError> {
+        let policies = PolicySet::load(&config.policies, Trust::RootOwned)?;
+        Ok(Self {
+            policies,
+            images: config.images.clone(),
+            templates: Mutex::new(None),
+        })
+    }
+
+    /// Finds a policy by `name` or `name@hash`, where the hash may be cut to 12 digits.
+    pub fn policy(&self, wanted: &str) -> Result<Arc<Policy>, FieldProblem> {
+        let unknown = |message: String| FieldProblem {
+            field: "policy".to_owned(),
+            message,
+            reason: Reason::UnknownPolicy,
+        };
+        let (name, hash) = wanted
+            .split_once('@')
+            .map_or((wanted, None), |(name, hash)| (name, Some(hash)));
+        let policy = self.policies.get(name).map_err(|error| unknown(error.to_string()))?;
+        match hash {
+            Some(hash) if hash != policy.hash && hash != policy.short_hash() => {
+                Err(unknown(format!("{name} is {} now", policy.id())))
+            }
+            _ => Ok(Arc::new(policy.clone())),
+        }
+    }
+
+    /// The ids of all policies, by name.
+    pub fn policy_ids(&self) -> Vec<String> {
+        self.policies.iter().map(Policy::id).collect()
+    }
+
+    /// Reads the current templates, if they changed.
+    pub fn templates(&self) -> Result<TemplateList, LoadError> {
+        let changed = std::fs::metadata(&self.images)
+            .and_then(|metadata| metadata.modified())
+            .ok();
+        let mut known = self.templates.lock().unwrap_or_else(PoisonError::into_inner);
+        if let (Some((time, list)), Some(changed)) = (known.as_ref(), changed)
+            && *time == changed
+        {
+            return Ok(list.clone());
+        }
+        let list = TemplateList(Arc::new(Templates::load(&self.images, Trust::RootOwned)?));
+        *known = changed.map(|changed| (changed, list.clone()));
+        Ok(list)
+    }
+}
+
+impl TemplateList {
+    /// Finds a template by name or id.
+    pub fn find(&self, wanted: &str) -> Result<Arc<Template>, FieldProblem> {
+        let found = self.0.get(wanted).map_err(|error| FieldProblem {
+            field: "template".to_owned(),
+            message: error.to_string(),
+            reason: Reason::UnknownTemplate,
+        })?;
+        Ok(Arc::new(found.clone()))
+    }
+
+    /// Goes through the templates, by name.
+    pub fn iter(&self) -> impl Iterator<Item = &Template> {
+        self.0.iter()
+    }
+}

@@ -1,0 +1,212 @@
+//! A started program, watched to its end: pipes are emptied, the kernel is listened to, the deadline is held.
+//!
+//! Nothing of the guest is waited for without a limit: once the jailer has told the end, what is still in the pipes has
+//! half a second, what is still on the kernel's socket a tenth.
+
+use std::os::fd::OwnedFd;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use brig_jailer::api::{Event, Request, Streams};
+use brig_jailer::policy::{OnOutputLimit, Policy};
+use brig_proto::v1::NoticeKind;
+use tokio::io::AsyncWriteExt;
+use tokio::net::unix::pipe;
+use tokio::task::{JoinHandle, JoinSet};
+use tokio::time::{Instant, sleep_until, timeout};
+use tracing::debug;
+
+use crate::jailer::Jail;
+use crate::kernel;
+use crate::output::{Stream, pump};
+use crate::run::execution::{Execution, StopCause};
+use crate::run::finish::Ended;
+use crate::run::listen::{Claims, Listener};
+
+/// How much later than the jailer brigd ends an execution that is out of time.
+const SLACK: Duration = Duration::from_millis(500);
+/// How long after the end the pipes may still bring something.
+const PIPES: Duration = Duration::from_millis(500);
+/// How long after the end the kernel's socket may still bring something.
+const FRAMES: Duration = Duration::from_millis(100);
+/// How long the jailer may take to kill.
+const KILL: Duration = Duration::from_secs(5);
+
+/// The descriptors of a started program.
+#[derive(Debug, Default)]
+pub struct Pipes {
+    pub stdin: Option<OwnedFd>,
+    pub stdout: Option<OwnedFd>,
+    pub stderr: Option<OwnedFd>,
+    pub kernel: Option<OwnedFd>,
+}
+
+/// What is given to the program.
+#[derive(Debug, Default)]
+pub struct Given {
+    pub stdin: Option<Vec<u8>>,
+    pub run: Option<kernel::Run>,
+}
+
+impl Pipes {
+    /// Takes the descriptors apart that came with `Spawned`; `None` if they are not as many as it said.
+    pub fn new(streams: Streams, fds: Vec<OwnedFd>) -> Option<Self> {
+        let mut fds = fds.into_iter();
+        let mut take = |present: bool| if present { fds.next().map(Some) } else { Some(None) };
+        let pipes = Self {
+            stdin: take(streams.stdin)?,
+            stdout: take(streams.stdout)?,
+            stderr: take(streams.stderr)?,
+            kernel: take(streams.kernel)?,
+        };
+        fds.next().is_none().then_some(pipes)
+    }
+}
+
+/// Watches a program to its end; all that it wrote and showed is in the log then.
+pub async fn watch(
+    jail: &mut Jail,
+    execution: &Arc<Execution>,
+    policy: &Arc<Policy>,
+    pipes: Pipes,
+    given: Given,
+    timeout_ms: u64,
+) -> (Ended, Claims) {
+    let deadline = Instant::now() + Duration::from_millis(timeout_ms) + SLACK;
+    let claims = Arc::new(Mutex::new(Claims::default()));
+    let mut readers = read_pipes(execution, pipes.stdout, pipes.stderr);
+    let follower = tokio::spawn({
+        let log = Arc::clone(&execution.log);
+        async move { log.follow_output().await }
+    });
+    let stdin = pipes
+        .stdin
+        .zip(given.stdin)
+        .map(|(fd, bytes)| tokio::spawn(write_stdin(fd, bytes)));
+    let kernel = pipes.kernel.zip(given.run).map(|(fd, run)| {
+        let listener = Listener {
+            log: Arc::clone(&execution.log),
+            policy: Arc::clone(policy),
+            claims: claims.clone(),
+        };
+        tokio::spawn(listener.listen(fd, run))
+    });
+    let ended = until_end(jail, execution, policy, deadline).await;
+    if let Some(stdin) = stdin {
+        stdin.abort();
+    }
+    finish_kernel(kernel).await;
+    finish_pipes(&mut readers, execution).await;
+    // The follower ends once the output is finished and every chunk is in the log.
+    let _ = follower.await;
+    let claims = claims.lock().unwrap_or_else(PoisonError::into_inner).clone();
+    (ended, claims)
+}
+
+fn read_pipes(execution: &Arc<Execution>, stdout: Option<OwnedFd>, stderr: Option<OwnedFd>) -> JoinSet<()> {
+    let mut readers = JoinSet::new();
+    for (fd, stream) in [(stdout, Stream::Stdout), (stderr, Stream::Stderr)] {
+        let Some(fd) = fd else { continue };
+        let output = Arc::clone(&execution.output);
+        readers.spawn(async move {
+            if let Err(error) = pump(fd, stream, &output).await {
+                debug!(%error, ?stream, "pipe failed");
+            }
+        });
+    }
+    readers
+}
+
+async fn write_stdin(fd: OwnedFd, bytes: Vec<u8>) {
+    // A program that does not read its input is none of our business.
+    if let Ok(mut pipe) = pipe::Sender::from_owned_fd(fd) {
+        let _ = pipe.write_all(&bytes).await;
+    }
+}
+
+/// Waits for the end, and brings it about where it is due.
+async fn until_end(jail: &mut Jail, execution: &Execution, policy: &Policy, deadline: Instant) -> Ended {
+    let mut killed: Option<Instant> = None;
+    let mut told_limit = false;
+    loop {
+        let given_up = killed.map_or(deadline, |killed| killed + KILL);
+        tokio::select! {
+            message = jail.next() => match message.map(|message| message.event) {
+                Some(Event::Ended { execution: id, end, .. }) if id == execution.id => return Ended::Told(end),
+                Some(Event::Closed { .. }) | None => return Ended::Lost,
+                Some(event) => debug!(?event, "jailer event unexpected"),
+            },
+            _cause = execution.stop.told(), if killed.is_none() => killed = kill(jail, execution).await,
+            () = execution.output.limit_reached(), if !told_limit => {
+                told_limit = true;
+                limit_reached(execution, policy);
+            }
+            () = sleep_until(given_up) => match killed {
+                Some(_) => return Ended::Unconfirmed,
+                None => execution.stop.tell(StopCause::WallTime),
+            },
+        }
+    }
+}
+
+fn limit_reached(execution: &Execution, policy: &Policy) {
+    let message = format!("output beyond {} bytes of a stream is dropped", execution.limits.output_bytes);
+    execution.log.notice(NoticeKind::OutputDropped, message);
+    if policy.limits.on_output_limit == OnOutputLimit::End {
+        execution.stop.tell(StopCause::Output);
+    }
+}
+
+async fn kill(jail: &Jail, execution: &Execution) -> Option<Instant> {
+    let request = Request::Kill {
+        session: jail.id().clone(),
+        execution: execution.id.clone(),
+    };
+    if let Err(error) = jail.ask(request).await {
+        debug!(%error, "kill not sent");
+    }
+    Some(Instant::now())
+}
+
+async fn finish_kernel(kernel: Option<JoinHandle<()>>) {
+    if let Some(mut kernel) = kernel
+        && timeout(FRAMES, &mut kernel).await.is_err()
+    {
+        kernel.abort();
+        // Aborting takes effect at the next await of the task, which is now.
+        let _ = kernel.await;
+    }
+}
+
+async fn finish_pipes(readers: &mut JoinSet<()>, execution: &Execution) {
+    let emptied = timeout(PIPES, async { while readers.join_next().await.is_some() {} }).await;
+    if emptied.is_err() {
+        readers.shutdown().await;
+        let message = "the output was not at its end when the code was; what came later is missing";
+        execution.log.notice(NoticeKind::OutputDropped, message);
+    }
+    execution.output.finish();
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn fd() -> OwnedFd {
+        std::fs::File::open("/dev/null").unwrap().into()
+    }
+
+    #[test]
+    fn descriptors_must_be_those_that_were_told() {
+        let streams = Streams {
+            stdin: false,
+            stdout: true,
+            stderr: false,
+            kernel: true,
+        };
+        let pipes = Pipes::new(streams, vec![fd(), fd()]).unwrap();
+        assert!(pipes.stdin.is_none() && pipes.stdout.is_some() && pipes.stderr.is_none() && pipes.kernel.is_some());
+        assert!(Pipes::new(streams, vec![fd()]).is_none());
+        assert!(Pipes::new(streams, vec![fd(), fd(), fd()]).is_none());
+    }
+}

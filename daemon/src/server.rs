@@ -1,0 +1,194 @@
+//! The gRPC server: every service behind one check of who is there, and bounds on what a connection may cost.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use brig_proto::sizes::{MESSAGE_MAX, SPEC_MAX};
+use brig_proto::v1;
+use brig_proto::v1::executions_server::ExecutionsServer;
+use tokio::net::UnixListener;
+use tokio_util::sync::CancellationToken;
+use tonic::service::interceptor::InterceptedService;
+use tonic::transport::Server;
+use tonic::{Request, Status};
+use tracing::{error, info, warn};
+
+use crate::artifacts::Spool;
+use crate::config::Config;
+use crate::executions::ExecutionsService;
+use crate::host::{Host, HostService};
+use crate::jailer::Jailer;
+use crate::ledger::Ledger;
+use crate::listener::{ConnectionInfo, connections};
+use crate::options::StartError;
+use crate::principal::Principal;
+use crate::run::execution::StopCause;
+use crate::run::queue::Queue;
+use crate::run::registry::Registry;
+use crate::run::store::Store;
+use crate::status::Problem;
+use crate::unbuilt::Unbuilt;
+
+/// Calls that may go on at one time on a connection.
+const STREAMS: u32 = 256;
+/// Headers of a call, in bytes.
+const HEADERS: u32 = 16 * 1024;
+/// Streams that a client may have opened and reset without being thrown out.
+const RESETS: usize = 64;
+/// After this time without a sign of life a client is asked, and after the same again given up.
+const KEEP_ALIVE: Duration = Duration::from_secs(20);
+/// What a client may have on its way on one connection, in bytes.
+const CONNECTION_WINDOW: u32 = 4 * 1024 * 1024;
+/// What inputs and artifacts may take up on disk at one time, in bytes.
+const SPOOL_BYTES: u64 = 8 * 1024 * 1024 * 1024;
+/// The largest answer; `Get` carries the code and the result.
+const ANSWER_MAX: usize = 4 * MESSAGE_MAX;
+/// How long jails that were told to end may take.
+const TEARDOWN: Duration = Duration::from_secs(15);
+
+/// Opens what the daemon keeps, and joins it with the jailer.
+pub fn open(config: &Config, jailer: Jailer) -> Result<Arc<Host>, StartError> {
+    let wrong = |error: &dyn std::fmt::Display| StartError::Configuration(error.to_string());
+    let store = Store::load(config).map_err(|error| wrong(&error))?;
+    let spool = config.spool();
+    std::fs::create_dir_all(&spool).map_err(|error| {
+        let uid = rustix::process::geteuid().as_raw();
+        let spool = spool.display();
+        wrong(&format!(
+            "spool {spool}: {error}; uid {uid} must be able to reach and write that directory"
+        ))
+    })?;
+    Ok(Arc::new(Host {
+        jailer,
+        ledger: Ledger::open(&config.ledger()).map_err(|error| wrong(&error))?,
+        spool: Spool::new(&spool, SPOOL_BYTES),
+        store,
+        queue: Queue::new(&config.limits),
+        registry: Registry::default(),
+        tasks: Default::default(),
+        draining: CancellationToken::new(),
+    }))
+}
+
+/// Serves clients until `shutdown` is cancelled or the jailer is gone, then ends in good order.
+///
+/// Running executions have `limits.drain` to end; what is left then is cancelled. Jails are waited for.
+///
+/// Errors: the jailer went away, or serving failed.
+pub async fn run(
+    listener: UnixListener,
+    config: &Config,
+    host: Arc<Host>,
+    shutdown: CancellationToken,
+) -> Result<(), StartError> {
+    let stop = CancellationToken::new();
+    let incoming = connections(
+        listener,
+        config.clients.clone(),
+        config.limits.connections,
+        stop.clone(),
+    );
+    let routes = router(&host).await?;
+    let serving = tokio::spawn(routes.serve_with_incoming_shutdown(incoming, stop.clone().cancelled_owned()));
+    info!(socket = %config.socket.display(), "daemon serving");
+    let jailer_gone = tokio::select! {
+        () = shutdown.cancelled() => false,
+        () = host.jailer.gone() => true,
+    };
+    info!(jailer_gone, "daemon stopping");
+    host.draining.cancel();
+    host.tasks.close();
+    let drain = config.limits.drain.duration();
+    if tokio::time::timeout(drain, host.tasks.wait()).await.is_err() {
+        host.registry
+            .living()
+            .iter()
+            .for_each(|execution| execution.stop.tell(StopCause::Shutdown));
+        if tokio::time::timeout(TEARDOWN, host.tasks.wait()).await.is_err() {
+            warn!(left = host.tasks.len(), "sessions not confirmed closed");
+        }
+    }
+    stop.cancel();
+    // Connections end when their streams do; a client that does not read must not hold the daemon.
+    match tokio::time::timeout(KEEP_ALIVE / 10, serving).await {
+        Ok(Ok(Err(error))) => error!(%error, "server failed"),
+        Ok(Err(error)) => error!(%error, "server failed"),
+        Ok(Ok(Ok(()))) | Err(_) => {}
+    }
+    if let Err(error) = host.ledger.clone().close().await {
+        error!(%error, "ledger close failed");
+    }
+    if jailer_gone {
+        Err(StartError::Failed(
+            "brig-jailer went away; every session is lost".to_owned(),
+        ))
+    } else {
+        Ok(())
+    }
+}
+
+/// The principal of a call.
+pub fn principal<T>(request: &Request<T>) -> Arc<Principal> {
+    request
+        .extensions()
+        .get()
+        .cloned()
+        .expect("every service that asks is behind `known`")
+}
+
+/// Lets only those pass that the configuration names.
+fn known(mut request: Request<()>) -> Result<Request<()>, Status> {
+    let info = request.extensions().get::<ConnectionInfo>().cloned();
+    let Some(info) = info else {
+        return Err(Status::unauthenticated("the connection has no credentials"));
+    };
+    let principal = info.principal.ok_or(Problem::Stranger(info.peer))?;
+    request.extensions_mut().insert(principal);
+    Ok(request)
+}
+
+type Router = tonic::transport::server::Router;
+
+async fn router(host: &Arc<Host>) -> Result<Router, StartError> {
+    let (health, health_service) = tonic_health::server::health_reporter();
+    health.set_serving::<ExecutionsServer<ExecutionsService>>().await;
+    let reflection = tonic_reflection::server::Builder::configure()
+        .register_encoded_file_descriptor_set(brig_proto::FILE_DESCRIPTOR_SET)
+        .build_v1()
+        .map_err(|error| StartError::Failed(format!("reflection: {error}")))?;
+    let executions = ExecutionsServer::new(ExecutionsService(Arc::clone(host)))
+        .max_decoding_message_size(SPEC_MAX)
+        .max_encoding_message_size(ANSWER_MAX);
+    let shown = HostService(Arc::clone(host));
+    macro_rules! service {
+        ($module:ident :: $server:ident, $service:expr) => {{
+            let server = v1::$module::$server::new($service).max_decoding_message_size(MESSAGE_MAX);
+            InterceptedService::new(server.max_encoding_message_size(MESSAGE_MAX), known)
+        }};
+    }
+    Ok(builder()
+        .add_service(health_service)
+        .add_service(reflection)
+        .add_service(InterceptedService::new(executions, known))
+        .add_service(service!(host_server::HostServer, shown.clone()))
+        .add_service(service!(templates_server::TemplatesServer, shown))
+        .add_service(service!(sessions_server::SessionsServer, Unbuilt))
+        .add_service(service!(contexts_server::ContextsServer, Unbuilt))
+        .add_service(service!(inputs_server::InputsServer, Unbuilt))
+        .add_service(service!(files_server::FilesServer, Unbuilt))
+        .add_service(service!(artifacts_server::ArtifactsServer, Unbuilt))
+        .add_service(service!(packages_server::PackagesServer, Unbuilt))
+        .add_service(service!(ledger_server::LedgerServer, Unbuilt)))
+}
+
+fn builder() -> Server {
+    Server::builder()
+        .max_concurrent_streams(STREAMS)
+        .concurrency_limit_per_connection(usize::try_from(STREAMS).unwrap_or(usize::MAX))
+        .http2_max_header_list_size(HEADERS)
+        .http2_max_pending_accept_reset_streams(Some(RESETS))
+        .http2_max_local_error_reset_streams(Some(RESETS))
+        .http2_keepalive_interval(Some(KEEP_ALIVE))
+        .http2_keepalive_timeout(Some(KEEP_ALIVE))
+        .initial_connection_window_size(CONNECTION_WINDOW)
+}

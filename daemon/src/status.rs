@@ -1,0 +1,299 @@
+//! From what went wrong to what a client is told: one place for codes, reasons and details.
+//!
+//! The code says which kind of mistake it was, the reason (an append-only list, `Reason` in errors.proto) what exactly,
+//! the message tells people. Everything that fails before the code starts passes here; afterwards the result says it.
+
+use std::collections::HashMap;
+use std::time::Duration;
+
+use brig_jailer::api::Refusal;
+use brig_jailer::step::StepError;
+use brig_proto::reason::ERROR_DOMAIN;
+use brig_proto::v1::Reason;
+use tonic::{Code, Status};
+use tonic_types::{ErrorDetails, FieldViolation, StatusExt};
+
+use crate::artifacts::SpoolError;
+use crate::config::Role;
+use crate::jailer::JailerError;
+use crate::ledger::LedgerError;
+use crate::principal::Peer;
+
+/// When to come again if too much is going on.
+const RETRY: Duration = Duration::from_secs(1);
+
+/// Why something was not done.
+#[derive(Debug, thiserror::Error)]
+pub enum Problem {
+    /// Fields of the request are wrong: all of them.
+    #[error("{}", joined(.0))]
+    Fields(Vec<FieldProblem>),
+    /// The connection is nobody's that the configuration knows.
+    #[error(
+        "uid {} is no client of this daemon: add its user to the group brig-clients, \
+         or add a [[client]] to brigd.toml", .0.uid
+    )]
+    Stranger(Peer),
+    /// The connection lacks a role.
+    #[error("the role {0} is needed")]
+    Role(Role),
+    /// Nothing of that name is there for this tenant.
+    #[error("no {kind} {name:?}: {why}")]
+    NotFound {
+        kind: &'static str,
+        name: String,
+        why: String,
+        reason: Reason,
+    },
+    /// A name was used before.
+    #[error("{kind} {name:?} {why}")]
+    Exists {
+        kind: &'static str,
+        name: String,
+        why: &'static str,
+        reason: Reason,
+    },
+    /// Too many executions wait.
+    #[error("{0} executions wait already, which is as many as may")]
+    QueueFull(usize),
+    /// The code did not start in time.
+    #[error("the code did not start within {0} ms: {1}")]
+    StartTimeout(u64, &'static str),
+    /// The daemon stops.
+    #[error("the daemon is about to stop")]
+    Draining,
+    /// The caller went away before anything started.
+    #[error("the caller went away before the code started")]
+    CallerGone,
+    /// The jailer did not do it.
+    #[error("{0}")]
+    Jail(Refusal),
+    #[error("{0}")]
+    Jailer(#[from] JailerError),
+    #[error("{0}")]
+    Ledger(#[from] LedgerError),
+    /// Files on their way in or out have no place.
+    #[error("{0}")]
+    Spool(#[from] SpoolError),
+    /// Files of the host's configuration are broken or gone.
+    #[error("{0}")]
+    Configuration(String),
+    /// A step between the jail's making and the start of the code failed.
+    #[error("{step}: {message}")]
+    Step { step: &'static str, message: String },
+    /// This version can't.
+    #[error("{0} is not built yet; Host.Get lists the features of this daemon")]
+    NotImplemented(&'static str),
+    /// A message came out of turn.
+    #[error("{0}")]
+    Stream(String),
+}
+
+/// What is wrong with one field.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct FieldProblem {
+    /// The field as the request names it, such as `limits.timeout`.
+    pub field: String,
+    /// What is wrong and what would be accepted.
+    pub message: String,
+    pub reason: Reason,
+}
+
+/// What the policy forbids counts only where nothing else is wrong: it is then a matter of permission.
+fn leading(problems: &[FieldProblem]) -> Reason {
+    let mut reasons = problems.iter().map(|problem| problem.reason);
+    reasons
+        .find(|reason| *reason != Reason::PolicyForbids)
+        .unwrap_or(Reason::PolicyForbids)
+}
+
+fn joined(problems: &[FieldProblem]) -> String {
+    problems
+        .iter()
+        .map(|problem| format!("{}: {}", problem.field, problem.message))
+        .collect::<Vec<_>>()
+        .join("; ")
+}
+
+impl Problem {
+    /// The code of the call.
+    pub fn code(&self) -> Code {
+        self.reason().code()
+    }
+
+    /// The reason for programs.
+    pub fn reason(&self) -> Reason {
+        match self {
+            Self::Fields(problems) => leading(problems),
+            Self::Stream(_) => Reason::StreamOrder,
+            Self::Stranger(_) => Reason::Unauthenticated,
+            Self::Role(_) => Reason::RoleMissing,
+            Self::NotFound { reason, .. } | Self::Exists { reason, .. } => *reason,
+            Self::QueueFull(_) => Reason::QueueFull,
+            Self::StartTimeout(..) => Reason::StartTimeout,
+            Self::CallerGone => Reason::CallerGone,
+            Self::Draining => Reason::Draining,
+            Self::Jailer(_) => Reason::JailerGone,
+            Self::Ledger(_) => Reason::LedgerUnavailable,
+            Self::Spool(_) => Reason::StorageQuota,
+            Self::Configuration(_) => Reason::Configuration,
+            Self::Jail(Refusal::Busy(_)) => Reason::HostBusy,
+            Self::Jail(Refusal::HostCannot(_)) => Reason::HostCannotEnforce,
+            Self::Jail(Refusal::Invalid { field, .. }) if field == "policy_hash" => Reason::PolicyChanged,
+            Self::Jail(Refusal::Invalid { .. }) => Reason::Internal,
+            Self::Jail(Refusal::Step(_)) | Self::Step { .. } => Reason::JailFailed,
+            Self::NotImplemented(_) => Reason::NotImplemented,
+        }
+    }
+
+    /// The step that failed, by its name in docs/jail.md.
+    pub fn step(&self) -> Option<&'static str> {
+        match self {
+            Self::Jail(Refusal::Step(StepError { step, .. })) => Some(step.name()),
+            Self::Step { step, .. } => Some(step),
+            _ => None,
+        }
+    }
+
+    /// The first field at fault; empty if it is none's.
+    pub fn field(&self) -> &str {
+        match self {
+            Self::Fields(problems) => problems.first().map_or("", |problem| &problem.field),
+            _ => "",
+        }
+    }
+
+    /// What the client gets.
+    pub fn status(&self) -> Status {
+        let mut details = ErrorDetails::with_error_info(self.reason().name(), ERROR_DOMAIN, self.metadata());
+        match self {
+            Self::Fields(problems) => {
+                let violations: Vec<_> = problems
+                    .iter()
+                    .map(|p| FieldViolation::new(p.field.clone(), p.message.clone()))
+                    .collect();
+                details.set_bad_request(violations);
+            }
+            Self::NotFound { kind, name, .. } | Self::Exists { kind, name, .. } => {
+                details.set_resource_info(*kind, name.clone(), "", self.to_string());
+            }
+            Self::QueueFull(_) => {
+                details.add_quota_failure_violation("limits.queue", self.to_string());
+                details.set_retry_info(Some(RETRY));
+            }
+            Self::Draining | Self::Jail(Refusal::Busy(_)) => {
+                details.set_retry_info(Some(RETRY));
+            }
+            Self::Configuration(_) | Self::Jail(Refusal::HostCannot(_)) => {
+                details.add_precondition_failure_violation("HOST", "brig doctor", self.to_string());
+            }
+            _ => {}
+        }
+        Status::with_error_details(self.code(), self.to_string(), details)
+    }
+
+    fn metadata(&self) -> HashMap<String, String> {
+        let mut metadata = HashMap::new();
+        if let Some(step) = self.step() {
+            metadata.insert("step".to_owned(), step.to_owned());
+        }
+        if let Self::Jail(Refusal::Step(StepError { source, .. })) = self {
+            metadata.insert("call".to_owned(), source.call.clone());
+            metadata.insert("errno".to_owned(), source.errno.to_string());
+        }
+        metadata
+    }
+}
+
+impl From<Problem> for Status {
+    fn from(problem: Problem) -> Self {
+        problem.status()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use brig_jailer::step::{Step, SysError};
+
+    use super::*;
+
+    #[test]
+    fn a_failed_step_reaches_the_client_with_its_name_and_errno() {
+        let source = SysError::new("mount(\"/proc\")", 1);
+        let problem = Problem::Jail(Refusal::Step(StepError {
+            step: Step::Mounts,
+            source,
+        }));
+        let status = problem.status();
+        assert_eq!(status.code(), Code::Internal);
+        let info = status.get_error_details().error_info().unwrap().clone();
+        assert_eq!((info.reason.as_str(), info.domain.as_str()), ("JAIL_FAILED", "brig"));
+        let expected = [("call", "mount(\"/proc\")"), ("errno", "1"), ("step", "mounts")];
+        assert_eq!(
+            info.metadata,
+            expected.map(|(k, v)| (k.to_owned(), v.to_owned())).into()
+        );
+    }
+
+    #[test]
+    fn every_wrong_field_is_named() {
+        let field = |field: &str, reason| FieldProblem {
+            field: field.to_owned(),
+            message: "is wrong".to_owned(),
+            reason,
+        };
+        let problem = Problem::Fields(vec![
+            field("policy", Reason::UnknownPolicy),
+            field("limits.pids", Reason::InvalidValue),
+        ]);
+        let status = problem.status();
+        assert_eq!(status.code(), Code::InvalidArgument);
+        assert_eq!(status.message(), "policy: is wrong; limits.pids: is wrong");
+        let details = status.get_error_details();
+        let fields: Vec<_> = details
+            .bad_request()
+            .unwrap()
+            .field_violations
+            .iter()
+            .map(|violation| violation.field.as_str())
+            .collect();
+        assert_eq!(fields, ["policy", "limits.pids"]);
+        assert_eq!(details.error_info().unwrap().reason, "UNKNOWN_POLICY");
+    }
+
+    #[test]
+    fn only_what_the_policy_forbids_is_a_matter_of_permission() {
+        let forbidden = FieldProblem {
+            field: "environment".to_owned(),
+            message: String::new(),
+            reason: Reason::PolicyForbids,
+        };
+        assert_eq!(Problem::Fields(vec![forbidden.clone()]).code(), Code::PermissionDenied);
+        let wrong = FieldProblem {
+            reason: Reason::InvalidValue,
+            ..forbidden.clone()
+        };
+        assert_eq!(Problem::Fields(vec![forbidden, wrong]).code(), Code::InvalidArgument);
+    }
+
+    #[test]
+    fn too_much_work_says_when_to_come_again() {
+        let status = Problem::QueueFull(64).status();
+        assert_eq!(status.code(), Code::ResourceExhausted);
+        assert_eq!(
+            status.get_error_details().retry_info().unwrap().retry_delay,
+            Some(RETRY)
+        );
+    }
+
+    #[test]
+    fn a_host_that_cannot_is_told_apart_from_a_jail_that_failed() {
+        let cannot = Problem::Jail(Refusal::HostCannot("no memory controller".to_owned()));
+        assert_eq!(
+            (cannot.code(), cannot.reason()),
+            (Code::FailedPrecondition, Reason::HostCannotEnforce)
+        );
+        let busy = Problem::Jail(Refusal::Busy("256 sessions".to_owned()));
+        assert_eq!((busy.code(), busy.reason()), (Code::Unavailable, Reason::HostBusy));
+    }
+}

@@ -1,0 +1,172 @@
+//! A brigd in this process, with a stand-in for brig-jailer: it runs programs without any jail.
+//!
+//! It shows that brigd keeps its side of the contract. That jails hold is shown elsewhere, with the real jailer.
+
+pub(crate) mod jailer;
+
+use std::path::Path;
+use std::sync::Arc;
+
+use brig_daemon::config::{Config, Limits};
+use brig_daemon::jailer::Jailer;
+use brig_daemon::options::StartError;
+use brig_daemon::{listener, server};
+use brig_jailer::units::Span;
+use brig_proto::v1::execution_event::Event;
+use brig_proto::v1::execution_spec::Work;
+use brig_proto::v1::executions_client::ExecutionsClient;
+use brig_proto::v1::{Command, ExecutionEvent, ExecutionResult, ExecutionSpec, RunRequest, run_request};
+use tokio::task::JoinHandle;
+use tokio_util::sync::CancellationToken;
+use tonic::transport::{Channel, Endpoint};
+use tonic::{Status, Streaming};
+
+use jailer::{Behaviour, StandIn};
+
+/// A daemon that runs.
+pub(crate) struct Daemon {
+    directory: tempfile::TempDir,
+    pub(crate) jailer: Arc<StandIn>,
+    pub(crate) shutdown: CancellationToken,
+    pub(crate) served: JoinHandle<Result<(), StartError>>,
+    pub(crate) config: Config,
+}
+
+/// Starts a daemon with room for some executions; `None` where this can't be tested.
+pub(crate) async fn daemon(behaviour: Behaviour, running: usize) -> Option<Daemon> {
+    if !nix::unistd::Uid::effective().is_root() {
+        let has = std::env::var("BRIG_TEST_HAS").unwrap_or_default();
+        assert!(
+            !has.contains("root"),
+            "BRIG_TEST_HAS promises root, and this is not root"
+        );
+        return None;
+    }
+    let directory = tempfile::tempdir().unwrap();
+    write_policy(directory.path());
+    write_template(directory.path());
+    let config = Config {
+        socket: directory.path().join("s"),
+        socket_group: String::new(),
+        state: directory.path().to_owned(),
+        policies: vec![directory.path().join("policies")],
+        images: directory.path().join("images"),
+        limits: Limits {
+            running,
+            queue: 2,
+            connections: 8,
+            drain: Span::from_millis(500),
+        },
+        ..Config::default()
+    };
+    let (jailer, socket) = StandIn::start(behaviour);
+    let host = server::open(&config, Jailer::start(socket).await.unwrap()).unwrap();
+    let listener = listener::bind(&config).unwrap();
+    let shutdown = CancellationToken::new();
+    let served = tokio::spawn({
+        let (config, shutdown) = (config.clone(), shutdown.clone());
+        async move { server::run(listener, &config, host, shutdown).await }
+    });
+    Some(Daemon {
+        directory,
+        jailer,
+        shutdown,
+        served,
+        config,
+    })
+}
+
+fn write_policy(directory: &Path) {
+    let policies = directory.join("policies");
+    std::fs::create_dir(&policies).unwrap();
+    let text = "template = \"base\"\n[limits]\ntimeout = { default = \"10s\", max = \"20s\" }\n\
+                start_timeout = \"2s\"\noutput_bytes = \"64K\"\n[environment]\nallow = [\"TZ\"]\n\
+                [syscalls]\ngroups = [\"base\"]\n";
+    std::fs::write(policies.join("data.toml"), text).unwrap();
+}
+
+fn write_template(directory: &Path) {
+    let images = directory.join("images");
+    let folder = images.join("base-0123456789ab");
+    std::fs::create_dir_all(folder.join("tree")).unwrap();
+    let hash = format!("0123456789ab{}", "0".repeat(52));
+    let image = format!("{{\"name\":\"base\",\"hash\":\"{hash}\",\"interpreter\":null,\"warm_up\":null}}");
+    std::fs::write(folder.join("image.json"), image).unwrap();
+    std::os::unix::fs::symlink("base-0123456789ab", images.join("base")).unwrap();
+}
+
+impl Daemon {
+    /// Connects a client.
+    pub(crate) async fn channel(&self) -> Channel {
+        let address = format!("unix://{}", self.config.socket.display());
+        Endpoint::try_from(address).unwrap().connect().await.unwrap()
+    }
+
+    /// Connects a client of Executions.
+    pub(crate) async fn client(&self) -> ExecutionsClient<Channel> {
+        ExecutionsClient::new(self.channel().await)
+    }
+
+    /// Starts a run of one message.
+    pub(crate) async fn run(&self, spec: ExecutionSpec) -> Result<Streaming<ExecutionEvent>, Status> {
+        let first = RunRequest {
+            part: Some(run_request::Part::Spec(spec)),
+        };
+        let response = self.client().await.run(tokio_stream::once(first)).await?;
+        Ok(response.into_inner())
+    }
+
+    /// Runs a shell command to its end.
+    pub(crate) async fn sh(&self, script: &str) -> Vec<Event> {
+        drain(self.run(sh(script)).await.unwrap()).await
+    }
+
+    /// Opens the ledger, once the daemon has ended.
+    pub(crate) async fn ledger(self) -> (brig_daemon::ledger::Ledger, tempfile::TempDir) {
+        self.shutdown.cancel();
+        self.served.await.unwrap().unwrap();
+        (
+            brig_daemon::ledger::Ledger::open(&self.config.ledger()).unwrap(),
+            self.directory,
+        )
+    }
+}
+
+/// A shell command.
+pub(crate) fn sh(script: &str) -> ExecutionSpec {
+    let argv = ["/bin/sh", "-c", script].map(str::to_owned).to_vec();
+    ExecutionSpec {
+        work: Some(Work::Command(Command {
+            argv,
+            ..Command::default()
+        })),
+        ..ExecutionSpec::default()
+    }
+}
+
+/// All events up to the end.
+pub(crate) async fn drain(mut stream: Streaming<ExecutionEvent>) -> Vec<Event> {
+    let mut events = Vec::new();
+    while let Some(event) = stream.message().await.unwrap() {
+        events.extend(event.event);
+    }
+    events
+}
+
+/// The next event.
+pub(crate) async fn next(stream: &mut Streaming<ExecutionEvent>) -> Event {
+    stream.message().await.unwrap().unwrap().event.unwrap()
+}
+
+/// The result, which must be the last event and the only one of its kind.
+pub(crate) fn result(events: &[Event]) -> &ExecutionResult {
+    let finished = events
+        .iter()
+        .filter(|event| matches!(event, Event::Finished(_)))
+        .count();
+    assert_eq!(finished, 1, "{events:?}");
+    match events.last() {
+        Some(Event::Finished(result)) => result,
+        other => panic!("the last event is {other:?}"),
+    }
+}
