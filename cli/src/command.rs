@@ -1,0 +1,145 @@
+//! The command line as a whole.
+
+use std::ffi::OsString;
+
+use clap::{Parser, Subcommand};
+
+use crate::doctor::DoctorOptions;
+use crate::execution::ExecutionCommand;
+use crate::exit::Exit;
+use crate::failure::Failure;
+use crate::output::screen::Screen;
+use crate::policy::PolicyCommand;
+use crate::run::options::RunOptions;
+use crate::schema::SchemaCommand;
+use crate::template::TemplateCommand;
+
+/// Runs code that nobody has read in jails on this host.
+#[derive(Debug, Clone, Parser)]
+#[command(name = "brig", version, propagate_version = false, max_term_width = 100)]
+#[command(
+    after_help = "Environment:\n  BRIG_ENDPOINT  address of the daemon (default unix:///run/brig/brigd.sock)\n  \
+                        NO_COLOR       no colour, whatever stdout is"
+)]
+pub(crate) struct Brig {
+    #[command(subcommand)]
+    pub(crate) command: Command,
+}
+
+impl Brig {
+    /// Reads a command line, the program's name first.
+    pub(crate) fn read(line: &[OsString]) -> Result<Self, clap::Error> {
+        let mut brig = Self::try_parse_from(line)?;
+        if let Command::Run(options) = &mut brig.command {
+            options.look_for_escape(line);
+        }
+        Ok(brig)
+    }
+}
+
+/// Shows what is wrong with a command line, or the help that was asked for.
+///
+/// A program that asked for JSON gets its one document here too, as far as the line can be read.
+pub(crate) fn misread(line: &[OsString], error: &clap::Error, screen: &mut Screen) -> Exit {
+    let text = error.render();
+    if !error.use_stderr() {
+        let shown = if screen.out.style().is_colored() {
+            text.ansi().to_string()
+        } else {
+            text.to_string()
+        };
+        screen.out.text(&shown);
+        return Exit::Success;
+    }
+    let shown = if screen.err.style().is_colored() {
+        text.ansi().to_string()
+    } else {
+        text.to_string()
+    };
+    screen.err.text(&shown);
+    if wants_json(line) {
+        let plain = text.to_string();
+        let message = plain
+            .trim_start_matches("error: ")
+            .lines()
+            .next()
+            .unwrap_or_default()
+            .to_owned();
+        screen.out.json(&Failure::new(Exit::Usage, message).document());
+    }
+    Exit::Usage
+}
+
+fn wants_json(line: &[OsString]) -> bool {
+    let words: Vec<_> = line
+        .iter()
+        .map(|word| word.to_string_lossy())
+        .take_while(|word| word != "--")
+        .collect();
+    words
+        .iter()
+        .any(|word| word == "--json" || word == "-ojson" || word == "--format=json")
+        || words
+            .windows(2)
+            .any(|pair| (pair[0] == "-o" || pair[0] == "--format") && pair[1] == "json")
+}
+
+#[derive(Debug, Clone, Subcommand)]
+pub(crate) enum Command {
+    Run(Box<RunOptions>),
+    Doctor(DoctorOptions),
+    #[command(subcommand)]
+    Policy(PolicyCommand),
+    #[command(subcommand)]
+    Template(TemplateCommand),
+    #[command(subcommand)]
+    Execution(ExecutionCommand),
+    #[command(subcommand)]
+    Schema(SchemaCommand),
+    /// Shows the version.
+    Version,
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory;
+
+    use super::*;
+    use crate::output::screen::tests::Written;
+
+    #[test]
+    fn the_command_line_is_sound() {
+        Brig::command().debug_assert();
+    }
+
+    #[test]
+    fn what_is_not_in_this_version_is_an_unknown_option() {
+        for option in ["--session", "--context", "--keep"] {
+            let error = Brig::try_parse_from(["brig", "run", option, "x", "-c", "1"]).unwrap_err();
+            assert_eq!(error.exit_code(), 2, "{option}");
+        }
+    }
+
+    #[test]
+    fn a_line_that_asks_for_json_gets_a_document_even_if_it_is_wrong() {
+        let line: Vec<OsString> = ["brig", "run", "--json", "--timeout", "soon", "-c", "1"]
+            .map(OsString::from)
+            .to_vec();
+        let (out, err) = (Written::default(), Written::default());
+        let mut screen = Screen {
+            out: out.sink(false),
+            err: err.sink(false),
+        };
+        let error = Brig::read(&line).unwrap_err();
+        assert_eq!(misread(&line, &error, &mut screen), Exit::Usage);
+        let document: serde_json::Value = serde_json::from_str(&out.text()).unwrap();
+        assert_eq!(document["refused"]["code"], "invalid_argument");
+        assert!(
+            document["refused"]["message"]
+                .as_str()
+                .unwrap()
+                .contains("\"soon\" is not a span"),
+            "{document}"
+        );
+    }
+}

@@ -1,0 +1,179 @@
+//! `brig execution`: what the daemon runs and has run.
+
+use brig_proto::result::{ResultDocument, Status};
+use brig_proto::v1::executions_client::ExecutionsClient;
+use brig_proto::v1::{Execution, ExecutionState, ExecutionsGetRequest, ExecutionsListRequest};
+use clap::{Args, Subcommand};
+use serde_json::json;
+use tonic::transport::Channel;
+
+use crate::connect;
+use crate::exit::Exit;
+use crate::failure::Failure;
+use crate::output::screen::Screen;
+use crate::output::style::Style;
+use crate::output::table::{self, Cell};
+use crate::output::{amount, escape};
+use crate::run::options::parse_pair;
+
+/// Shows what the daemon runs and has run.
+#[derive(Debug, Clone, Subcommand)]
+pub(crate) enum ExecutionCommand {
+    /// Lists executions that the daemon still knows, newest first.
+    List(Filter),
+    /// Shows an execution as JSON: the result, or where it is if it has not ended.
+    Show {
+        #[arg(value_name = "ID")]
+        id: String,
+    },
+}
+
+/// Which executions.
+#[derive(Debug, Clone, Args)]
+pub(crate) struct Filter {
+    /// With this label. Can be repeated.
+    #[arg(long, value_name = "KEY=VALUE", value_parser = parse_pair)]
+    label: Vec<(String, String)>,
+
+    /// How many at most.
+    #[arg(long, value_name = "N", default_value_t = 20, value_parser = clap::value_parser!(u32).range(1..=1000))]
+    limit: u32,
+}
+
+/// Runs a command about executions.
+pub(crate) fn execution(command: &ExecutionCommand, screen: &mut Screen) -> Result<Exit, Failure> {
+    let runtime = connect::runtime()?;
+    match command {
+        ExecutionCommand::List(filter) => {
+            let executions = runtime.block_on(list(filter))?;
+            let text = render(&executions, screen.out.style());
+            screen.out.text(&text);
+        }
+        ExecutionCommand::Show { id } => {
+            let execution = runtime.block_on(get(id))?;
+            match &execution.result {
+                Some(result) => screen.out.json(&ResultDocument::from_proto(result)),
+                None => screen.out.json(&json!({
+                    "status": null,
+                    "state": state(&execution),
+                    "execution_id": execution.execution_id,
+                    "session_id": execution.session_id,
+                    "queue_position": execution.queue_position,
+                    "create_time": execution.create_time.map(|time| time.to_string()),
+                    "start_time": execution.start_time.map(|time| time.to_string()),
+                })),
+            }
+        }
+    }
+    Ok(Exit::Success)
+}
+
+async fn client() -> Result<ExecutionsClient<Channel>, Failure> {
+    Ok(ExecutionsClient::new(connect::connect(&connect::socket()?).await?))
+}
+
+async fn list(filter: &Filter) -> Result<Vec<Execution>, Failure> {
+    let request = ExecutionsListRequest {
+        page_size: filter.limit,
+        labels: filter.label.iter().cloned().collect(),
+        ..ExecutionsListRequest::default()
+    };
+    let answer = client()
+        .await?
+        .list(request)
+        .await
+        .map_err(|status| Failure::from_status(&status))?;
+    Ok(answer.into_inner().executions)
+}
+
+async fn get(id: &str) -> Result<Execution, Failure> {
+    let request = ExecutionsGetRequest {
+        execution_id: id.to_owned(),
+    };
+    let answer = client()
+        .await?
+        .get(request)
+        .await
+        .map_err(|status| Failure::from_status(&status))?;
+    answer
+        .into_inner()
+        .execution
+        .ok_or_else(|| Failure::new(Exit::Failed, "the daemon answered without an execution"))
+}
+
+fn render(executions: &[Execution], style: Style) -> String {
+    let rows: Vec<Vec<Cell>> = executions.iter().map(row).collect();
+    table::render(
+        &["execution", "state", "created", "duration", "policy", "user"],
+        &rows,
+        style,
+    )
+}
+
+fn row(execution: &Execution) -> Vec<Cell> {
+    let document = execution.result.as_ref().map(ResultDocument::from_proto);
+    let ended = match &document {
+        Some(document) if document.status == Status::Success => Cell::painted("success", Style::green),
+        Some(document) => Cell::painted(crate::output::summary::name(&document.status), Style::red),
+        None => Cell::new(state(execution)),
+    };
+    let created = execution.create_time.map(|time| time.to_string()).unwrap_or_default();
+    let duration = document
+        .as_ref()
+        .map(|document| amount::span(document.duration_ms.into()))
+        .unwrap_or_default();
+    let policy = document
+        .as_ref()
+        .map(|document| document.policy.clone())
+        .unwrap_or_default();
+    let user = document.map(|document| document.user).unwrap_or_default();
+    let rest = [created, duration, policy, user].map(|text| Cell::new(escape::line(&text)));
+    [Cell::new(escape::line(&execution.execution_id)), ended]
+        .into_iter()
+        .chain(rest)
+        .collect()
+}
+
+fn state(execution: &Execution) -> &'static str {
+    match execution.state() {
+        ExecutionState::Queued => "queued",
+        ExecutionState::PendingApproval => "pending_approval",
+        ExecutionState::Running => "running",
+        ExecutionState::Finished => "finished",
+        ExecutionState::Unspecified => "unknown",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use brig_proto::v1::{ExecutionResult, ExecutionStatus};
+
+    use super::*;
+
+    #[test]
+    fn the_list_says_how_each_one_ended() {
+        let result = ExecutionResult {
+            status: ExecutionStatus::OutOfMemory.into(),
+            duration: Some(prost_types::Duration { seconds: 2, nanos: 0 }),
+            policy: "data@0123".into(),
+            ..ExecutionResult::default()
+        };
+        let ended = Execution {
+            execution_id: "e1".into(),
+            result: Some(result),
+            ..Execution::default()
+        };
+        let state = ExecutionState::Running.into();
+        let running = Execution {
+            execution_id: "e2".into(),
+            state,
+            ..Execution::default()
+        };
+        assert_eq!(
+            render(&[ended, running], Style::PLAIN),
+            "execution  state          duration  policy\n\
+             e1         out of memory  2 s       data@0123\n\
+             e2         running\n"
+        );
+    }
+}

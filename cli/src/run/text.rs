@@ -1,0 +1,95 @@
+//! `brig run` for people: the job's output as it comes, then a summary on stderr.
+
+use brig_proto::v1::execution_event::Event;
+use brig_proto::v1::rich_datum::Content;
+use brig_proto::v1::{ExecutionEvent, NoticeKind, OutputStream, RichResult};
+
+use super::call::Outcome;
+use super::options::OutputOptions;
+use super::show::Show;
+use crate::failure::Failure;
+use crate::output::escape;
+use crate::output::screen::Screen;
+use crate::output::summary;
+
+/// Shows a call as text.
+pub(crate) struct Text<'a> {
+    screen: &'a mut Screen,
+    options: OutputOptions,
+}
+
+impl<'a> Text<'a> {
+    /// Shows on this screen.
+    pub(crate) fn new(screen: &'a mut Screen, options: OutputOptions) -> Self {
+        Self { screen, options }
+    }
+
+    fn finish_guest(&mut self) {
+        self.screen.out.finish_guest();
+        self.screen.err.finish_guest();
+        self.screen.finish_line();
+    }
+}
+
+impl Show for Text<'_> {
+    fn event(&mut self, event: &ExecutionEvent) -> bool {
+        match &event.event {
+            Some(Event::Output(output)) => {
+                let stderr = output.stream() == OutputStream::Stderr;
+                let sink = if stderr {
+                    &mut self.screen.err
+                } else {
+                    &mut self.screen.out
+                };
+                sink.guest(&output.data, self.options.raw);
+            }
+            Some(Event::Result(result)) => {
+                if let Some(shown) = plain_text(result) {
+                    self.screen.out.guest(shown.as_bytes(), self.options.raw);
+                    self.screen.out.text("\n");
+                }
+            }
+            Some(Event::Accepted(accepted)) if accepted.queue_position > 0 => {
+                self.note(&format!("queued, {} before it", accepted.queue_position));
+            }
+            // The summary has what was clamped.
+            Some(Event::Notice(notice)) if notice.kind() != NoticeKind::LimitClamped => self.note(&notice.message),
+            _ => {}
+        }
+        !self.screen.out.failed()
+    }
+
+    fn note(&mut self, text: &str) {
+        if !self.options.quiet {
+            self.screen.finish_line();
+            let label = self.screen.err.style().dim("note:");
+            self.screen.err.text(&format!("{label} {}\n", escape::line(text)));
+        }
+    }
+
+    fn finished(&mut self, outcome: &Outcome) {
+        self.finish_guest();
+        if !self.options.quiet {
+            let text = summary::render(&outcome.document, &outcome.saved, self.screen.err.style());
+            self.screen.err.text(&text);
+        }
+    }
+
+    fn refused(&mut self, failure: &Failure) {
+        self.finish_guest();
+        let text = failure.render(self.screen.err.style());
+        self.screen.err.text(&text);
+    }
+}
+
+/// What an interactive interpreter would print.
+fn plain_text(result: &RichResult) -> Option<&str> {
+    result
+        .data
+        .iter()
+        .find(|datum| datum.r#type == "text/plain")
+        .and_then(|datum| match &datum.content {
+            Some(Content::Text(text)) => Some(text.as_str()),
+            _ => None,
+        })
+}
