@@ -61,7 +61,8 @@ struct Image {
 impl Templates {
     /// Reads the current image of each template: `NAME` is a link to `NAME-HASH12`, which holds `image.json` and `tree`.
     ///
-    /// A store that does not exist is empty.
+    /// A store that does not exist is empty. An image that can't be used is left out with a warning: it must not keep the
+    /// others from being used.
     pub fn load(images: &Path, trust: Trust) -> Result<Self, LoadError> {
         let failed = |source| LoadError::Io {
             path: images.to_owned(),
@@ -78,7 +79,10 @@ impl Templates {
             let entry = entry.map_err(failed)?;
             let name = entry.file_name().to_string_lossy().into_owned();
             if entry.file_type().map_err(failed)?.is_symlink() && is_name(&name) {
-                templates.insert(name.clone(), Template::load(&entry.path(), &name, trust)?);
+                match Template::load(&entry.path(), &name, trust) {
+                    Ok(template) => drop(templates.insert(name, template)),
+                    Err(error) => tracing::warn!(%error, "image left out"),
+                }
             }
         }
         Ok(Self(templates))
@@ -182,7 +186,7 @@ mod tests {
     }
 
     fn refused(description: &str) -> String {
-        Templates::load(store(description).path(), Trust::Any)
+        Template::load(&store(description).path().join("data"), "data", Trust::Any)
             .unwrap_err()
             .to_string()
     }
@@ -240,14 +244,15 @@ mod tests {
         let store = store(&description());
         let tree = store.path().join("data-0123456789ab/tree");
         chown(&tree, Some(12345), None).expect("this test gives a file away and needs root");
-        let error = Templates::load(store.path(), Trust::RootOwned).unwrap_err().to_string();
+        let error = Template::load(&store.path().join("data"), "data", Trust::RootOwned).unwrap_err().to_string();
         assert!(
             error.ends_with("tree: owned by uid 12345; only root may be able to change it"),
             "{error}"
         );
+        assert_eq!(Templates::load(store.path(), Trust::RootOwned).unwrap(), Templates::default());
         fs::remove_dir(&tree).unwrap();
         symlink("/usr", &tree).unwrap();
-        let error = Templates::load(store.path(), Trust::RootOwned).unwrap_err().to_string();
+        let error = Template::load(&store.path().join("data"), "data", Trust::RootOwned).unwrap_err().to_string();
         assert!(error.ends_with("there is no directory \"tree\" beside it"), "{error}");
     }
 }

@@ -49,12 +49,16 @@ pub fn receive<T: DeserializeOwned>(socket: BorrowedFd<'_>) -> io::Result<Option
     let mut packet = vec![0; INLINE_MAX + 1];
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(FDS_MAX))];
     let mut ancillary = RecvAncillaryBuffer::new(&mut space);
-    let received = rustix::net::recvmsg(
+    let received = match rustix::net::recvmsg(
         socket,
         &mut [IoSliceMut::new(&mut packet)],
         &mut ancillary,
         RecvFlags::CMSG_CLOEXEC,
-    )?;
+    ) {
+        // It ended with messages of ours unread.
+        Err(rustix::io::Errno::CONNRESET) => return Ok(None),
+        other => other?,
+    };
     let mut fds = Vec::new();
     for message in ancillary.drain() {
         if let RecvAncillaryMessage::ScmRights(rights) = message {

@@ -49,14 +49,16 @@ impl Helper {
                 .success()
         );
         let (near, far) = UnixStream::pair().unwrap();
+        // As in a jail, the directory is at /home/user: in a mount namespace of the helper's own.
         let script = format!(
-            "exec setpriv {privileges} {} ignored arguments 3<&0 </dev/null",
+            "mount -t tmpfs none /home && mkdir /home/user && mount --bind {} /home/user && cd / && \
+             exec setpriv {privileges} {} ignored arguments 3<&0 </dev/null",
+            home.path().display(),
             copy.display()
         );
-        let process = Command::new("sh")
-            .args(["-c", &script])
+        let process = Command::new("unshare")
+            .args(["--mount", "sh", "-c", &script])
             .env("LD_PRELOAD", "")
-            .current_dir(home.path())
             .stdin(Stdio::from(OwnedFd::from(far)))
             .spawn()
             .unwrap();

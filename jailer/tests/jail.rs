@@ -295,8 +295,8 @@ fn shed_leaves_pid_1_out_of_reach() {
 #[test]
 fn files_helper_has_no_capability_and_is_out_of_reach() {
     let text = inside(
-        "for p in /proc/[0-9]*; do grep -q brig-files $p/status && grep -E 'Uid|Gid|CapEff|CapPrm|CapBnd|Seccomp:' $p/status \
-         && kill -9 ${p#/proc/} 2>&1; done; true",
+        "until p=$(grep -l brig-files /proc/[0-9]*/status) && grep -q 999.*1000 $p; do sleep 0.05; done
+         grep -E 'Uid|Gid|CapEff|CapPrm|CapBnd|Seccomp:' $p; p=${p%/status}; kill -9 ${p#/proc/} 2>&1; true",
     );
     assert!(text.contains("Uid:\t999\t999\t999\t1000"), "{text}");
     assert!(text.contains("Gid:\t999\t999\t999\t1000"), "{text}");

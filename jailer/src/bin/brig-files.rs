@@ -1,8 +1,8 @@
 //! The file helper of a session; see [`brig_jailer::files`].
 //!
-//! Started by brig-init with descriptor 3 as the socket to `brigd`. Arguments and environment
-//! mean nothing to it. Exit status: 0 `brigd` hung up, 1 it was not started as it should be or could not seal itself,
-//! 2 the other end broke the protocol, 3 the socket failed.
+//! Started by brig-init with descriptor 3 as the socket to `brigd`. Arguments and environment mean nothing to it.
+//! Exit status: 0 `brigd` hung up, 1 it was not started as it should be or could not seal itself, 2 the other end broke
+//! the protocol, 3 the socket failed.
 #![forbid(unsafe_code)]
 
 use std::os::unix::net::UnixStream;

@@ -68,23 +68,23 @@ impl Layout {
         let mounts = read_file(Path::new("/proc/self/mountinfo"))?;
         let own = read_file(Path::new("/proc/self/cgroup"))?;
         let tracking = find_folder(&mounts, &own, None).ok_or(LayoutError::NoTracking)?;
-        let available = read_file(&tracking.join("cgroup.controllers"))?;
-        if NEEDED.iter().all(|name| available.split(' ').any(|have| have == *name)) {
+        // A controller is in one kind of hierarchy at a time.
+        let folder = |name| find_folder(&mounts, &own, Some(name));
+        if let (Some(memory), Some(cpu), Some(pids)) = (folder("memory"), folder("cpu"), folder("pids")) {
             return Ok(Self {
-                v2: delegated(&tracking)?,
-                controllers: Controllers::V2,
+                v2: tracking,
+                controllers: Controllers::V1 { memory, cpu, pids },
             });
         }
-        let folder = |name| find_folder(&mounts, &own, Some(name)).ok_or(LayoutError::NoController(name));
-        let controllers = Controllers::V1 {
-            memory: folder("memory")?,
-            cpu: folder("cpu")?,
-            pids: folder("pids")?,
-        };
-        Ok(Self {
-            v2: tracking,
-            controllers,
-        })
+        let v2 = delegated(&tracking)?;
+        let available = read_file(&v2.join("cgroup.controllers"))?;
+        match NEEDED.iter().find(|name| !available.split(' ').any(|have| have == **name)) {
+            Some(missing) => Err(LayoutError::NoController(missing)),
+            None => Ok(Self {
+                v2,
+                controllers: Controllers::V2,
+            }),
+        }
     }
 }
 

@@ -16,7 +16,7 @@ use rustix::fs::{CWD, Mode, OFlags};
 use rustix::io::Errno;
 use rustix::process::DumpableBehavior;
 
-use super::root::{Root, open_in};
+use super::root::Root;
 use super::wire::{Failure, Op};
 
 /// The user and group that files of the session belong to.
@@ -33,14 +33,10 @@ pub fn seal() -> Result<Root, Failure> {
     // After the identity: changing that resets it.
     rustix::process::set_dumpable_behavior(DumpableBehavior::NotDumpable).map_err(|e| failed("dumpable", e))?;
     rustix::process::umask(Mode::from_raw_mode(0o022));
-    // The directory is the guest's alone: only its identity gets in.
-    let root = open_in(
-        CWD,
-        crate::plan::HOME.as_bytes(),
-        OFlags::RDONLY | OFlags::DIRECTORY,
-        Mode::empty(),
-    )
-    .and_then(Root::new);
+    // The directory is the guest's alone: only its identity gets in. Its parents are the image's and read-only, so that
+    // a path is as good as a descriptor.
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let root = rustix::fs::openat(CWD, crate::plan::HOME, flags, Mode::empty()).and_then(Root::new);
     let root = root.map_err(|errno| failed("working directory", errno))?;
     restrict_files(root.as_fd()).map_err(|_| failed("landlock", Errno::OPNOTSUPP))?;
     Ok(root)

@@ -109,7 +109,7 @@ impl Jailer {
             .clone();
         if policy.hash != request.policy_hash {
             return Err(invalid(
-                "policy",
+                "policy_hash",
                 format!("{} was changed; reload both daemons", request.policy),
             ));
         }
@@ -218,7 +218,10 @@ impl Jailer {
         newborn: &Newborn,
         plan: Plan,
     ) -> Result<(Leaf, [Token; 2]), StepError> {
-        groups.settle(newborn.pid).at(Step::Cgroups)?;
+        groups
+            .settle(newborn.pid)
+            .at(Step::Cgroups)
+            .map_err(|error| last_words(newborn).unwrap_or(error))?;
         let leaf = groups.leaf(FILES_LEAF).at(Step::Cgroups)?;
         wire::send(
             newborn.control.as_fd(),

@@ -47,6 +47,11 @@ pub fn programs() -> PathBuf {
     )
 }
 
+/// How many times slower than usual this machine is: deadlines of tests are that much longer.
+pub fn slow() -> u64 {
+    std::env::var("BRIG_TEST_SLOW").map_or(1, |text| text.parse().unwrap())
+}
+
 /// A jailer that serves this test alone.
 #[derive(Debug)]
 pub struct Rig {
@@ -114,7 +119,7 @@ impl Rig {
     /// The next event, whatever it is.
     pub fn next(&mut self) -> (Event, Vec<OwnedFd>) {
         let mut fds = [PollFd::new(&self.socket, PollFlags::IN)];
-        let timeout = Timespec { tv_sec: 20, tv_nsec: 0 };
+        let timeout = Timespec { tv_sec: 20 * slow().cast_signed(), tv_nsec: 0 };
         assert_eq!(poll(&mut fds, Some(&timeout)).unwrap(), 1, "the jailer says nothing");
         wire::receive(self.socket.as_fd()).unwrap().expect("the jailer is gone")
     }
@@ -248,7 +253,7 @@ pub fn command(session: &str, execution: &str, argv: &[&str]) -> Spawn {
         environment: Vec::new(),
         stdin: false,
         merge_stderr: false,
-        timeout_ms: 10_000,
+        timeout_ms: 10_000 * slow(),
     }
 }
 

@@ -1,0 +1,73 @@
+# Two commands do everything on a fresh Debian 12 with a Rust toolchain: `make demo` and `make test`. Both run as root.
+
+SHELL := /bin/bash
+.SHELLFLAGS := -eu -o pipefail -c
+.DELETE_ON_ERROR:
+.PHONY: help demo test test-quick build deps stage image-base image-data install uninstall clean
+
+PREFIX ?= /usr
+DESTDIR ?=
+# Where a build is put together for use from the source tree. The jailer takes files only from folders that root alone
+# can write, which a checkout need not be.
+STAGE ?= /var/lib/brig/stage
+TARGET := $(or $(CARGO_TARGET_DIR),target)
+STATIC := x86_64-unknown-linux-gnu
+ifeq ($(shell uname -m),aarch64)
+STATIC := aarch64-unknown-linux-gnu
+endif
+PROGRAMS := brig brigd brig-jailer brig-init brig-files
+DEBIAN := mmdebstrap python3 python3-pip gcc libc6-dev
+
+export BRIG_PROGRAMS := $(STAGE)/programs
+export BRIG_POLICIES := $(STAGE)/policies
+export BRIG_KERNEL := $(STAGE)/kernel
+export BRIG_IMAGES ?= /var/lib/brig/images
+
+help:
+	@echo 'make demo        install what is needed, build, run a real analysis in a jail, show it'
+	@echo 'make test        everything that must hold: format, lints, docs, unit, kernel and black-box tests'
+	@echo 'make test-quick  the part of it for daily work, under three minutes'
+	@echo 'make install     programs, policies and units into DESTDIR and PREFIX'
+
+deps:
+	@[ "$$(id -u)" = 0 ] || { echo 'run it as root: jails, images and packages need it' >&2; exit 77; }
+	@command -v cargo >/dev/null || { echo 'no cargo: install a Rust toolchain of at least 1.89' >&2; exit 69; }
+	@missing=$$(for p in $(DEBIAN); do \
+	    dpkg-query -W -f='$${Status}' $$p 2>/dev/null | grep -q 'ok installed' || echo $$p; done); \
+	if [ -n "$$missing" ]; then \
+	    echo "installing" $$missing; \
+	    apt-get -o DPkg::Lock::Timeout=300 update -qq; \
+	    DEBIAN_FRONTEND=noninteractive apt-get -o DPkg::Lock::Timeout=300 install -y -qq --no-install-recommends $$missing; \
+	fi
+
+# The two programs that run inside a jail are static: the jail's root has other libraries, or none.
+build: deps
+	cargo build --release --bin brig --bin brigd --bin brig-jailer
+	RUSTFLAGS='-C target-feature=+crt-static' cargo build --profile jail --target $(STATIC) -p brig-jailer \
+	    --bin brig-init --bin brig-files --no-default-features --features files
+
+stage: build
+	@install -d -m 755 $(STAGE)/programs $(STAGE)/policies/syscalls $(STAGE)/kernel
+	@install -m 755 $(addprefix $(TARGET)/release/,brig brigd brig-jailer) \
+	    $(addprefix $(TARGET)/$(STATIC)/jail/,brig-init brig-files) $(STAGE)/programs
+	@install -m 644 policies/*.toml $(STAGE)/policies
+	@install -m 644 policies/syscalls/*.toml $(STAGE)/policies/syscalls
+	@rm -rf $(STAGE)/kernel && install -d $(STAGE)/kernel/brig_kernel
+	@install -m 644 rootfs/kernel/kernel.py $(STAGE)/kernel
+	@install -m 644 rootfs/kernel/brig_kernel/*.py $(STAGE)/kernel/brig_kernel
+
+image-base image-data: image-%: stage
+	@$(STAGE)/programs/brig template build rootfs/templates/$*.toml --images $(BRIG_IMAGES)
+
+demo: stage image-data
+	@BRIG=$(STAGE)/programs/brig tests/demo/run $(TARGET)/demo
+
+test: stage image-base image-data
+	tests/run all
+
+test-quick: stage image-base image-data
+	tests/run quick
+
+clean:
+	cargo clean
+	rm -rf $(STAGE)
