@@ -3,9 +3,11 @@
 
 mod support;
 
+use std::io::{Read, Write};
 use std::path::{Path, PathBuf};
 
 use brig_jailer::api::{Exit, Quantities};
+use brig_jailer::files::wire::{HEADER, Request, Response, Walk, body_length, decode, encode};
 use brig_jailer::step::Step;
 use support::{Outcome, Rig, id, quantities};
 
@@ -18,7 +20,8 @@ fn inside(script: &str) -> String {
 
 fn inside_any(script: &str) -> Outcome {
     let mut rig = Rig::start();
-    rig.make("s1");
+    // The file helper ends with its socket.
+    let _up = rig.make("s1");
     let outcome = rig.sh("s1", "e1", script);
     rig.close("s1");
     rig.stop();
@@ -295,13 +298,35 @@ fn shed_leaves_pid_1_out_of_reach() {
 #[test]
 fn files_helper_has_no_capability_and_is_out_of_reach() {
     let text = inside(
-        "until p=$(grep -l brig-files /proc/[0-9]*/status) && grep -q 999.*1000 $p; do sleep 0.05; done
+        "i=0; until p=$(grep -ls brig-files /proc/[0-9]*/status); [ -n \"$p\" ] && grep -q 999.*1000 $p; do
+         sleep 0.1; i=$((i+1)); [ $i -lt 50 ] || exec cat /proc/[0-9]*/status; done
          grep -E 'Uid|Gid|CapEff|CapPrm|CapBnd|Seccomp:' $p; p=${p%/status}; kill -9 ${p#/proc/} 2>&1; true",
     );
     assert!(text.contains("Uid:\t999\t999\t999\t1000"), "{text}");
     assert!(text.contains("Gid:\t999\t999\t999\t1000"), "{text}");
     assert_eq!(text.matches("0000000000000000").count(), 3, "{text}");
     assert!(text.contains("Seccomp:\t2"), "{text}");
+}
+
+#[test]
+fn files_helper_answers_from_inside_the_session() {
+    let mut rig = Rig::start();
+    let up = rig.make("s1");
+    rig.sh("s1", "e1", "echo x >f1; echo y >f2");
+    let walk = Walk {
+        max_entries: 10,
+        max_depth: 2,
+        time_ms: 10_000,
+    };
+    let mut socket = std::os::unix::net::UnixStream::from(up.files);
+    socket.write_all(&encode(&Request::Snapshot(walk)).unwrap()).unwrap();
+    let mut header = [0; HEADER];
+    socket.read_exact(&mut header).unwrap();
+    let mut body = vec![0; body_length(header).unwrap()];
+    socket.read_exact(&mut body).unwrap();
+    let answer = decode::<Response>(&body).unwrap();
+    assert!(matches!(&answer, Response::Snapshotted { files: 2, .. }), "{answer:?}");
+    rig.stop();
 }
 
 #[test]
