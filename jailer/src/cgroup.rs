@@ -48,6 +48,7 @@ impl Cgroups {
         for base in groups.bases() {
             make_dir(&base)?;
         }
+        groups.remember_bases()?;
         if groups.layout.controllers == Controllers::V2 {
             layout::enable_controllers(&groups.layout.v2)?;
             layout::enable_controllers(&groups.layout.v2.join(&groups.name))?;
@@ -77,18 +78,43 @@ impl Cgroups {
         bases
     }
 
+    /// Writes down where the version 1 groups are, for the sweep of a jailer that is started in other groups than this.
+    fn remember_bases(&self) -> Result<(), SysError> {
+        let bases: Vec<String> = self.bases()[1..]
+            .iter()
+            .map(|base| base.display().to_string())
+            .collect();
+        let (folder, value) = (self.tracking_base(), bases.join("\n"));
+        rustix::fs::setxattr(&folder, BASES, value.as_bytes(), rustix::fs::XattrFlags::empty())
+            .map_err(|error| SysError::new(format!("setxattr({}, {BASES})", folder.display()), error.raw_os_error()))
+    }
+
+    /// Where the version 1 groups of an earlier jailer of this name are.
+    fn remembered_bases(&self) -> Vec<PathBuf> {
+        let mut value = [0_u8; 4096];
+        let length = rustix::fs::getxattr(self.tracking_base(), BASES, &mut value).unwrap_or(0);
+        let text = String::from_utf8_lossy(&value[..length]);
+        text.lines()
+            .filter(|line| line.ends_with(&self.name))
+            .map(PathBuf::from)
+            .collect()
+    }
+
     /// Kills and removes all that lies in the jailer's group: what a jailer that died has left.
     ///
     /// Waits at most two seconds; called only at the start and the end of the program, when there is no session to
     /// keep waiting.
     pub fn sweep(&self) -> Result<(), SysError> {
         let deadline = std::time::Instant::now() + std::time::Duration::from_secs(2);
+        // The folder that remembers is the last to go.
+        let mut bases = self.remembered_bases();
+        bases.extend(self.bases().into_iter().rev());
         loop {
             let tracked = self.tracking_base();
             if tracked.exists() {
                 write_file(&tracked.join("cgroup.kill"), "1")?;
             }
-            match self.bases().iter().try_for_each(|base| remove_tree(base)) {
+            match bases.iter().try_for_each(|base| remove_tree(base)) {
                 Err(error) if std::time::Instant::now() > deadline => return Err(error),
                 Err(_) => std::thread::sleep(std::time::Duration::from_millis(5)),
                 Ok(()) => return Ok(()),
@@ -96,6 +122,9 @@ impl Cgroups {
         }
     }
 }
+
+/// Only root can read or write it.
+const BASES: &str = "trusted.brig.bases";
 
 /// Makes a folder that may be there already.
 fn make_dir(path: &Path) -> Result<(), SysError> {

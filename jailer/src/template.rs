@@ -244,15 +244,22 @@ mod tests {
         let store = store(&description());
         let tree = store.path().join("data-0123456789ab/tree");
         chown(&tree, Some(12345), None).expect("this test gives a file away and needs root");
-        let error = Template::load(&store.path().join("data"), "data", Trust::RootOwned).unwrap_err().to_string();
+        let error = Template::load(&store.path().join("data"), "data", Trust::RootOwned)
+            .unwrap_err()
+            .to_string();
         assert!(
             error.ends_with("tree: owned by uid 12345; only root may be able to change it"),
             "{error}"
         );
-        assert_eq!(Templates::load(store.path(), Trust::RootOwned).unwrap(), Templates::default());
+        assert_eq!(
+            Templates::load(store.path(), Trust::RootOwned).unwrap(),
+            Templates::default()
+        );
         fs::remove_dir(&tree).unwrap();
         symlink("/usr", &tree).unwrap();
-        let error = Template::load(&store.path().join("data"), "data", Trust::RootOwned).unwrap_err().to_string();
+        let error = Template::load(&store.path().join("data"), "data", Trust::RootOwned)
+            .unwrap_err()
+            .to_string();
         assert!(error.ends_with("there is no directory \"tree\" beside it"), "{error}");
     }
 }

@@ -49,15 +49,14 @@ pub fn receive<T: DeserializeOwned>(socket: BorrowedFd<'_>) -> io::Result<Option
     let mut packet = vec![0; INLINE_MAX + 1];
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(FDS_MAX))];
     let mut ancillary = RecvAncillaryBuffer::new(&mut space);
-    let received = match rustix::net::recvmsg(
-        socket,
-        &mut [IoSliceMut::new(&mut packet)],
-        &mut ancillary,
-        RecvFlags::CMSG_CLOEXEC,
-    ) {
-        // It ended with messages of ours unread.
-        Err(rustix::io::Errno::CONNRESET) => return Ok(None),
-        other => other?,
+    let mut again = true;
+    let received = loop {
+        let mut parts = [IoSliceMut::new(&mut packet)];
+        match rustix::net::recvmsg(socket, &mut parts, &mut ancillary, RecvFlags::CMSG_CLOEXEC) {
+            // The other end closed with messages of ours unread. That is told once, before what it sent last.
+            Err(rustix::io::Errno::CONNRESET) if again => again = false,
+            other => break other?,
+        }
     };
     let mut fds = Vec::new();
     for message in ancillary.drain() {
@@ -179,6 +178,16 @@ mod tests {
             receive::<Vec<u8>>(b.as_fd()).unwrap_err().to_string(),
             "message body that is not sealed"
         );
+    }
+
+    #[test]
+    fn last_words_are_heard_though_the_other_side_left_messages_unread() {
+        let (a, b) = pair();
+        send(b.as_fd(), &1_u8, &[]).unwrap();
+        send(a.as_fd(), &2_u8, &[]).unwrap();
+        drop(a);
+        assert!(matches!(receive::<u8>(b.as_fd()), Ok(Some((2, _)))));
+        assert!(matches!(receive::<u8>(b.as_fd()), Ok(None)));
     }
 
     #[test]

@@ -78,7 +78,10 @@ impl Layout {
         }
         let v2 = delegated(&tracking)?;
         let available = read_file(&v2.join("cgroup.controllers"))?;
-        match NEEDED.iter().find(|name| !available.split(' ').any(|have| have == **name)) {
+        match NEEDED
+            .iter()
+            .find(|name| !available.split(' ').any(|have| have == **name))
+        {
             Some(missing) => Err(LayoutError::NoController(missing)),
             None => Ok(Self {
                 v2,

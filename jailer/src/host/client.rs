@@ -70,7 +70,10 @@ impl Client {
                     events.change(self.socket.as_fd(), self.token, EventFlags::IN | EventFlags::OUT);
                     return Ok(());
                 }
-                Err(_) => return Err(Gone),
+                Err(error) => {
+                    tracing::warn!(%error, "client can't be told");
+                    return Err(Gone);
+                }
             }
         }
         events.change(self.socket.as_fd(), self.token, EventFlags::IN);

@@ -22,6 +22,9 @@ const REGION_BLOCKS: u32 = 1024;
 /// Regions below systemd's foreign range at 2147352576.
 const REGIONS: u16 = 63;
 
+/// How often a region is looked for, 2 ms apart.
+const TRIES: u32 = 100;
+
 const FOLDER: &str = "/run/brig";
 const LOCK_FILE: &str = "/run/brig/uids.lock";
 
@@ -46,32 +49,40 @@ impl Block {
 
 impl Region {
     /// Takes the first region that nobody holds.
+    ///
+    /// The last jailer to end removes the file with all its bytes locked; who comes just then tries again.
     pub(super) fn take() -> Result<Self, SysError> {
-        let failed = |call: &str, error: &io::Error| SysError::new(call, error.raw_os_error().unwrap_or(libc::EIO));
-        loop {
-            fs::create_dir_all(FOLDER).map_err(|error| failed("mkdir(/run/brig)", &error))?;
-            let lock = File::options()
-                .read(true)
-                .write(true)
-                .create(true)
-                .truncate(false)
-                .open(LOCK_FILE);
-            let lock = lock.map_err(|error| failed("open(/run/brig/uids.lock)", &error))?;
-            let Some(number) = (0..REGIONS).find(|number| lock_bytes(&lock, *number, 1)) else {
-                return Err(SysError::new(
-                    "fcntl(F_OFD_SETLK): all uid regions are in use",
-                    libc::EAGAIN,
-                ));
-            };
-            if is_current(&lock) {
-                return Ok(Self {
-                    number,
-                    lock,
-                    next: 1,
-                    taken: BTreeSet::new(),
-                });
+        for _ in 0..TRIES {
+            if let Some(region) = Self::try_take()? {
+                return Ok(region);
             }
+            std::thread::sleep(std::time::Duration::from_millis(2));
         }
+        let call = "fcntl(/run/brig/uids.lock, F_OFD_SETLK): all uid regions are in use";
+        Err(SysError::new(call, libc::EAGAIN))
+    }
+
+    fn try_take() -> Result<Option<Self>, SysError> {
+        let failed = |call: &str, error: &io::Error| SysError::new(call, error.raw_os_error().unwrap_or(libc::EIO));
+        fs::create_dir_all(FOLDER).map_err(|error| failed("mkdir(/run/brig)", &error))?;
+        let mut options = File::options();
+        let lock = match options
+            .read(true)
+            .write(true)
+            .create(true)
+            .truncate(false)
+            .open(LOCK_FILE)
+        {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+            other => other.map_err(|error| failed("open(/run/brig/uids.lock)", &error))?,
+        };
+        let number = (0..REGIONS).find(|number| lock_bytes(&lock, *number, 1));
+        Ok(number.filter(|_| is_current(&lock)).map(|number| Self {
+            number,
+            lock,
+            next: 1,
+            taken: BTreeSet::new(),
+        }))
     }
 
     pub(super) fn number(&self) -> u16 {

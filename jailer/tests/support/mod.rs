@@ -119,9 +119,15 @@ impl Rig {
     /// The next event, whatever it is.
     pub fn next(&mut self) -> (Event, Vec<OwnedFd>) {
         let mut fds = [PollFd::new(&self.socket, PollFlags::IN)];
-        let timeout = Timespec { tv_sec: 20 * slow().cast_signed(), tv_nsec: 0 };
+        let timeout = Timespec {
+            tv_sec: 20 * slow().cast_signed(),
+            tv_nsec: 0,
+        };
         assert_eq!(poll(&mut fds, Some(&timeout)).unwrap(), 1, "the jailer says nothing");
-        wire::receive(self.socket.as_fd()).unwrap().expect("the jailer is gone")
+        match wire::receive(self.socket.as_fd()) {
+            Ok(Some(message)) => message,
+            other => panic!("the jailer is gone: {:?}, {:?}", other.err(), self.process.wait()),
+        }
     }
 
     pub fn host(&mut self) -> HostReport {
