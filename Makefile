@@ -3,10 +3,8 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
 .DELETE_ON_ERROR:
-.PHONY: help demo test test-quick build deps stage image-base image-data install uninstall clean
+.PHONY: help demo test test-quick build deps stage image-base image-data clean
 
-PREFIX ?= /usr
-DESTDIR ?=
 # Where a build is put together for use from the source tree. The jailer takes files only from folders that root alone
 # can write, which a checkout need not be.
 STAGE ?= /var/lib/brig/stage
@@ -27,7 +25,7 @@ help:
 	@echo 'make demo        install what is needed, build, run a real analysis in a jail, show it'
 	@echo 'make test        everything that must hold: format, lints, docs, unit, kernel and black-box tests'
 	@echo 'make test-quick  the part of it for daily work, under three minutes'
-	@echo 'make install     programs, policies and units into DESTDIR and PREFIX'
+	@echo 'make stage       build, and put it together in $(STAGE)'
 
 deps:
 	@[ "$$(id -u)" = 0 ] || { echo 'run it as root: jails, images and packages need it' >&2; exit 77; }
@@ -55,12 +53,17 @@ stage: build
 	@rm -rf $(STAGE)/kernel && install -d $(STAGE)/kernel/brig_kernel
 	@install -m 644 rootfs/kernel/kernel.py $(STAGE)/kernel
 	@install -m 644 rootfs/kernel/brig_kernel/*.py $(STAGE)/kernel/brig_kernel
+	@{ echo '#!/bin/sh'; echo '# The brig of this stage, with its own policies and programs.'; \
+	    echo 'export BRIG_PROGRAMS=$(BRIG_PROGRAMS) BRIG_POLICIES=$(BRIG_POLICIES) BRIG_KERNEL=$(BRIG_KERNEL)'; \
+	    echo 'export BRIG_IMAGES=$${BRIG_IMAGES:-$(BRIG_IMAGES)}'; \
+	    echo 'exec $(BRIG_PROGRAMS)/brig "$$@"'; } >$(STAGE)/brig
+	@chmod 755 $(STAGE)/brig
 
 image-base image-data: image-%: stage
 	@$(STAGE)/programs/brig template build rootfs/templates/$*.toml --images $(BRIG_IMAGES)
 
 demo: stage image-data
-	@BRIG=$(STAGE)/programs/brig tests/demo/run $(TARGET)/demo
+	@env -u BRIG_PROGRAMS -u BRIG_POLICIES -u BRIG_KERNEL BRIG=$(STAGE)/brig tests/demo/run $(TARGET)/demo
 
 test: stage image-base image-data
 	tests/run all

@@ -296,6 +296,12 @@ mod tests {
     }
 
     #[test]
+    fn the_shipped_file_is_the_default_explained() {
+        let shipped = include_str!("../../systemd/brigd.toml");
+        assert_eq!(Config::parse(shipped), Ok(Config::default()));
+    }
+
+    #[test]
     fn root_and_the_admin_group_may_do_everything_and_the_client_group_may_run() {
         let shipped: Vec<_> = Config::default()
             .clients

@@ -18,6 +18,8 @@ use crate::standalone::{PrivateJailer, prepare_directory};
 
 /// How long the private jailer may take to end after its socket is closed.
 const JAILER_END: std::time::Duration = std::time::Duration::from_secs(10);
+/// How brig-jailer exits when its configuration is broken or this host can't make jails.
+const JAILER_CONFIGURATION: i32 = 78;
 
 /// Starts the daemon and serves until it is told to stop.
 ///
@@ -49,12 +51,17 @@ pub fn start(options: &Options) -> Result<(), StartError> {
     let served = runtime.block_on(serve(&config, socket, ready, options.tied));
     // Closes the socket of the jailer, if nothing else did.
     runtime.shutdown_timeout(std::time::Duration::from_secs(1));
-    if let Some(private) = private
-        && !private.wait(JAILER_END).unwrap_or(false)
-    {
-        warn!("jailer not ended");
+    match private.map(|private| private.wait(JAILER_END)) {
+        None => served,
+        Some(Ok(Some(status))) if served.is_err() && status.code() == Some(JAILER_CONFIGURATION) => Err(
+            StartError::Configuration("brig-jailer did not start, for the reason above".to_owned()),
+        ),
+        Some(Ok(Some(_))) => served,
+        Some(_) => {
+            warn!("jailer not ended");
+            served
+        }
     }
-    served
 }
 
 fn show(options: &Options, config: &Config) -> Result<(), StartError> {
@@ -117,12 +124,7 @@ fn connect(config: &Config) -> Result<OwnedFd, StartError> {
     })
 }
 
-async fn serve(
-    config: &Config,
-    socket: OwnedFd,
-    ready: Option<std::fs::File>,
-    tied: bool,
-) -> Result<(), StartError> {
+async fn serve(config: &Config, socket: OwnedFd, ready: Option<std::fs::File>, tied: bool) -> Result<(), StartError> {
     let jailer = Jailer::start(socket)
         .await
         .map_err(|error| StartError::Failed(error.to_string()))?;

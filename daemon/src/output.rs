@@ -7,13 +7,13 @@
 //! The cap holds for each stream by itself, so that a flood on stdout never costs the traceback on stderr. Since nothing
 //! is kept once it is reached, what is kept of a stream is always the beginning of what was produced of it: a stream is
 //! one growing byte string, and a chunk is only a range of it. That range costs 40 bytes, so chunks are joined while nobody has seen them, and a flood of tiny writes gets
-//! fewer, larger chunks ([`Chunks::may_close`]).
+//! fewer, larger chunks (`Chunks::may_close`).
 
 mod chunks;
 mod pump;
 mod view;
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard};
 use std::time::{Duration, SystemTime};
 
 use tokio::sync::Notify;
@@ -59,6 +59,8 @@ pub struct Count {
 #[derive(Debug)]
 pub struct Output {
     state: Mutex<Chunks>,
+    /// Read-locked by a pump from before it reads until it has recorded.
+    pumping: RwLock<()>,
     /// Wakes readers: a chunk was begun, grew past its bounds, or the end came.
     grown: Notify,
     /// Wakes whoever acts on the cap.
@@ -71,6 +73,7 @@ impl Output {
         let cap = usize::try_from(output_bytes).unwrap_or(usize::MAX);
         Arc::new(Self {
             state: Mutex::new(Chunks::new(cap)),
+            pumping: RwLock::new(()),
             grown: Notify::new(),
             limited: Notify::new(),
         })
@@ -89,6 +92,17 @@ impl Output {
     pub fn finish(&self) {
         self.lock().finish(Instant::now());
         self.grown.notify_waiters();
+    }
+
+    /// Closes the chunks that are open and counts all that are closed, for something that is to be told after them.
+    ///
+    /// What had left the pipes before this call is in them.
+    pub fn settle(&self) -> u64 {
+        // Waits for pumps that have read and not yet recorded.
+        drop(self.pumping.write().unwrap_or_else(PoisonError::into_inner));
+        let closed = self.lock().settle(Instant::now());
+        self.grown.notify_waiters();
+        closed
     }
 
     /// Whether [`Output::finish`] was called.
@@ -126,6 +140,10 @@ impl Output {
     pub fn view(&self, stream: Stream, result_output_bytes: u64) -> View {
         let state = self.lock();
         View::new(state.kept(stream), state.count(stream), result_output_bytes)
+    }
+
+    fn pumping(&self) -> RwLockReadGuard<'_, ()> {
+        self.pumping.read().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn lock(&self) -> MutexGuard<'_, Chunks> {

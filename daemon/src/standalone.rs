@@ -4,7 +4,7 @@ use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
 use nix::unistd::Uid;
@@ -60,14 +60,14 @@ impl PrivateJailer {
     }
 
     /// Waits until the jailer is gone; it goes when its socket was closed and its last jail is down.
-    pub fn wait(mut self, deadline: Duration) -> io::Result<bool> {
+    pub fn wait(mut self, deadline: Duration) -> io::Result<Option<ExitStatus>> {
         let end = Instant::now() + deadline;
         loop {
-            if self.child.try_wait()?.is_some() {
-                return Ok(true);
+            if let Some(status) = self.child.try_wait()? {
+                return Ok(Some(status));
             }
             if Instant::now() >= end {
-                return Ok(false);
+                return Ok(None);
             }
             std::thread::sleep(Duration::from_millis(5));
         }

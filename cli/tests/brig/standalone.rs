@@ -55,8 +55,8 @@ fn a_private_daemon_is_started_and_stopped_and_its_directory_removed() {
     let lines: Vec<&str> = record.lines().collect();
     let words: Vec<&str> = lines[0].split(' ').collect();
     assert_eq!(
-        (words[0], words[2], words[4], words[5]),
-        ("--standalone", "--ready-fd", "--images", "/images")
+        (words[0], words[2], words[4], words[5], words[6]),
+        ("--standalone", "--ready-fd", "--tied", "--images", "/images")
     );
     assert_eq!(lines[1], "stopped");
     assert!(!Path::new(words[1]).exists());

@@ -226,9 +226,17 @@ fn text_is_told_from_bytes_of_other_kinds() {
             "data text/csv download not_utf8",
         ),
         ("d.csv", b"\xef\xbb\xbfid,x\n", "data text/csv download"),
-        ("d.csv", b"a,b\0c\n", "other application/octet-stream review name_mismatch"),
+        (
+            "d.csv",
+            b"a,b\0c\n",
+            "other application/octet-stream review name_mismatch",
+        ),
         ("r.txt", b"\x1b[31mred\x1b[0m\n", "report text/plain preview"),
-        ("r.txt", &[0xfe; 100], "other application/octet-stream review name_mismatch"),
+        (
+            "r.txt",
+            &[0xfe; 100],
+            "other application/octet-stream review name_mismatch",
+        ),
         ("d.json", b"\n  [NaN]", "data application/json download"),
         ("d.json", b"NaN", "data application/json download"),
     ]);

@@ -103,6 +103,12 @@ impl Chunks {
         self.close_all(now);
     }
 
+    /// Closes what is open and counts what is closed.
+    pub(super) fn settle(&mut self, now: Instant) -> u64 {
+        self.close_all(now);
+        self.closed.len() as u64
+    }
+
     /// Finds the chunk with this sequence number; closes an open one for it if that can be afforded.
     pub(super) fn take(&mut self, sequence: u64, now: Instant) -> Taken {
         let index = usize::try_from(sequence).unwrap_or(usize::MAX);

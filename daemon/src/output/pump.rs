@@ -1,9 +1,12 @@
 //! Reads a pipe into an output until nobody holds its other end.
 
+use std::future::poll_fn;
 use std::io;
 use std::os::fd::OwnedFd;
+use std::pin::Pin;
+use std::task::{Poll, ready};
 
-use tokio::io::AsyncReadExt;
+use tokio::io::{AsyncRead, ReadBuf};
 use tokio::net::unix::pipe;
 
 use super::{CHUNK_MAX, Output, Stream};
@@ -17,11 +20,15 @@ use super::{CHUNK_MAX, Output, Stream};
 pub async fn pump(fd: OwnedFd, stream: Stream, output: &Output) -> io::Result<()> {
     let mut pipe = pipe::Receiver::from_owned_fd(fd)?;
     let mut buffer = vec![0; CHUNK_MAX];
-    loop {
-        // tokio makes a busy reader give way to other tasks now and then, so a flood starves nobody.
-        match pipe.read(&mut buffer).await? {
-            0 => return Ok(()),
-            read => output.record(stream, &buffer[..read]),
-        }
-    }
+    // tokio makes a busy reader give way to other tasks now and then, so a flood starves nobody.
+    while poll_fn(|context| {
+        let _pumping = output.pumping();
+        let mut read = ReadBuf::new(&mut buffer);
+        ready!(Pin::new(&mut pipe).poll_read(context, &mut read))?;
+        output.record(stream, read.filled());
+        Poll::Ready(io::Result::Ok(!read.filled().is_empty()))
+    })
+    .await?
+    {}
+    Ok(())
 }

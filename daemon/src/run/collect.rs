@@ -212,7 +212,8 @@ fn details(claims: &[(String, Detail)]) -> ArtifactDetails {
     ArtifactDetails {
         width: small("width"),
         height: small("height"),
-        rows: number("rows"),
+        // The helper counts lines; the first one has the names of the columns.
+        rows: number("rows").map(|lines| lines.saturating_sub(1)),
         columns: number("columns"),
         sheets: number("sheets"),
         pages: number("pages"),
@@ -299,6 +300,7 @@ mod tests {
     fn only_known_numbers_become_details() {
         let claims = [
             ("width".to_owned(), Detail::Number(1200)),
+            ("rows".to_owned(), Detail::Number(12449)),
             ("height".to_owned(), Detail::Number(u64::MAX)),
             ("kind".to_owned(), Detail::Text("x".to_owned())),
         ];
@@ -306,6 +308,7 @@ mod tests {
             details(&claims),
             ArtifactDetails {
                 width: Some(1200),
+                rows: Some(12448),
                 ..ArtifactDetails::default()
             }
         );

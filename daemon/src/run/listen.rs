@@ -4,6 +4,7 @@ use std::io;
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream as StdUnixStream;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
@@ -20,6 +21,9 @@ use crate::kernel::{self, Claim, ErrorClaim, KernelReader};
 use crate::run::gate;
 use crate::run::log::Log;
 
+/// How long a result may wait for the output that was written before it, in milliseconds.
+const CATCH_UP_MS: u32 = 20;
+
 /// What the kernel said. Claims.
 #[derive(Debug, Clone, Default)]
 pub struct Claims {
@@ -35,6 +39,8 @@ pub struct Listener {
     pub log: Arc<Log>,
     pub policy: Arc<Policy>,
     pub claims: Arc<Mutex<Claims>>,
+    /// The pipes of the code's output, to see whether anything is in them.
+    pub pipes: Vec<OwnedFd>,
 }
 
 impl Listener {
@@ -54,7 +60,10 @@ impl Listener {
         let mut reader = KernelReader::new(reading);
         while let Some(claim) = reader.next().await {
             match claim {
-                Claim::Result(result) => self.show(result),
+                Claim::Result(result) => {
+                    self.catch_up().await;
+                    self.show(result);
+                }
                 Claim::Error(error) => self.lock().error = Some(error),
                 Claim::Done => {}
             }
@@ -70,6 +79,18 @@ impl Listener {
             debug!(%broken, "kernel frames ended early");
         }
         Ok(())
+    }
+
+    /// Lets output that was written before a result be told before it: it comes by another way.
+    async fn catch_up(&self) {
+        let is_empty = |pipe: &OwnedFd| rustix::io::ioctl_fionread(pipe).map_or(true, |bytes| bytes == 0);
+        for _ in 0..CATCH_UP_MS {
+            if self.pipes.iter().all(is_empty) {
+                break;
+            }
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+        self.log.catch_up();
     }
 
     fn show(&self, result: kernel::RichResult) {

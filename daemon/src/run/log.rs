@@ -53,6 +53,8 @@ struct State {
     /// Counts the states that `accepted` tells.
     version: u64,
     entries: Vec<Entry>,
+    /// Chunks of the output that are among the entries.
+    chunks: u64,
     notices: usize,
     /// Bytes that the entries take up.
     bytes: usize,
@@ -116,6 +118,7 @@ impl Log {
             progress,
             version: 0,
             entries: Vec::new(),
+            chunks: 0,
             notices: 0,
             bytes: 0,
             closed: false,
@@ -178,8 +181,14 @@ impl Log {
     pub async fn follow_output(&self) {
         let mut reader = self.output.follow(0);
         while let Some(chunk) = reader.next().await {
-            self.change(|log| log.push(Entry::Output(chunk.sequence)));
+            self.change(|log| log.push_output(chunk.sequence + 1));
         }
+    }
+
+    /// Adds all of the output that was read so far, before something that must not overtake it.
+    pub fn catch_up(&self) {
+        let chunks = self.output.settle();
+        self.change(|log| log.push_output(chunks));
     }
 
     /// Ends the log with the result. Only the first end counts.
@@ -258,6 +267,14 @@ impl Log {
 }
 
 impl State {
+    /// Adds the chunks that are not among the entries yet.
+    fn push_output(&mut self, chunks: u64) {
+        for chunk in self.chunks..chunks {
+            self.push(Entry::Output(chunk));
+        }
+        self.chunks = self.chunks.max(chunks);
+    }
+
     fn push(&mut self, entry: Entry) {
         if self.closed {
             return;

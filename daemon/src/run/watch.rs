@@ -74,6 +74,9 @@ pub async fn watch(
 ) -> (Ended, Claims) {
     let deadline = Instant::now() + Duration::from_millis(timeout_ms) + SLACK;
     let claims = Arc::new(Mutex::new(Claims::default()));
+    let watched = [&pipes.stdout, &pipes.stderr];
+    let watched = watched.into_iter().flatten().filter_map(|fd| fd.try_clone().ok());
+    let watched: Vec<OwnedFd> = watched.collect();
     let mut readers = read_pipes(execution, pipes.stdout, pipes.stderr);
     let follower = tokio::spawn({
         let log = Arc::clone(&execution.log);
@@ -88,6 +91,7 @@ pub async fn watch(
             log: Arc::clone(&execution.log),
             policy: Arc::clone(policy),
             claims: claims.clone(),
+            pipes: watched,
         };
         tokio::spawn(listener.listen(fd, run))
     });
@@ -150,7 +154,10 @@ async fn until_end(jail: &mut Jail, execution: &Execution, policy: &Policy, dead
 }
 
 fn limit_reached(execution: &Execution, policy: &Policy) {
-    let message = format!("output beyond {} bytes of a stream is dropped", execution.limits.output_bytes);
+    let message = format!(
+        "output beyond {} bytes of a stream is dropped",
+        execution.limits.output_bytes
+    );
     execution.log.notice(NoticeKind::OutputDropped, message);
     if policy.limits.on_output_limit == OnOutputLimit::End {
         execution.stop.tell(StopCause::Output);

@@ -19,9 +19,9 @@ struct Options {
     /// Serve clients on a socket made at this path
     #[arg(long, value_name = "PATH")]
     listen: Option<PathBuf>,
-    /// The uid that may connect to --listen, beside root
-    #[arg(long, value_name = "UID", default_value_t = 0)]
-    client_uid: u32,
+    /// The user that may connect to --listen, beside root
+    #[arg(long, value_name = "USER", default_value = "brig")]
+    client: String,
     /// Folder of policies; a later one overrides an earlier one by file name
     #[arg(long, value_name = "DIR", default_values = ["/usr/share/brig/policies", "/etc/brig/policies"])]
     policies: Vec<PathBuf>,
@@ -74,18 +74,25 @@ fn run(options: Options) -> Result<(), Box<dyn std::error::Error>> {
     }
     let entrance = match (options.fd, options.listen) {
         (Some(number), _) => Entrance::Connected(sys::inherited(number)?),
-        (None, Some(path)) => Entrance::Listening {
-            socket: listen(&path)?,
-            uid: options.client_uid,
-        },
+        (None, Some(path)) => {
+            let user = nix::unistd::User::from_name(&options.client)?;
+            let uid = user
+                .ok_or_else(|| format!("--client: there is no user {:?}", options.client))?
+                .uid
+                .as_raw();
+            Entrance::Listening {
+                socket: listen(&path, uid)?,
+                uid,
+            }
+        }
         (None, None) => return Err("one of --fd and --listen is needed".into()),
     };
     sys::cloexec_from(3)?;
     Ok(serve(places, entrance)?)
 }
 
-/// Makes the socket, readable for its owner alone; systemd gives the folder to the daemon's user.
-fn listen(path: &std::path::Path) -> Result<OwnedFd, Box<dyn std::error::Error>> {
+/// Makes the socket, for its owner alone.
+fn listen(path: &std::path::Path, owner: u32) -> Result<OwnedFd, Box<dyn std::error::Error>> {
     use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, bind, connect, listen, socket_with};
     // A socket that nobody listens on is left from a process that was killed.
     let socket = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?;
@@ -97,7 +104,11 @@ fn listen(path: &std::path::Path) -> Result<OwnedFd, Box<dyn std::error::Error>>
         std::fs::remove_file(path)?;
     }
     let socket = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?;
-    bind(&socket, &address)?;
+    let before = rustix::process::umask(rustix::fs::Mode::from_raw_mode(0o177));
+    let bound = bind(&socket, &address);
+    rustix::process::umask(before);
+    bound?;
+    std::os::unix::fs::chown(path, Some(owner), None)?;
     listen(&socket, 8)?;
     Ok(socket)
 }

@@ -4,12 +4,14 @@
 //! process that holds them, also after SIGKILL.
 
 use std::collections::BTreeSet;
-use std::fs::{self, File};
+use std::fs::File;
 use std::io;
-use std::os::unix::fs::MetadataExt;
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::Path;
 
 use nix::fcntl::{FcntlArg, fcntl};
+use rustix::fs::{AtFlags, Mode, OFlags, unlinkat};
 
 use crate::step::SysError;
 
@@ -25,14 +27,16 @@ const REGIONS: u16 = 63;
 /// How often a region is looked for, 2 ms apart.
 const TRIES: u32 = 100;
 
-const FOLDER: &str = "/run/brig";
-const LOCK_FILE: &str = "/run/brig/uids.lock";
+/// In a folder that root alone can write: two jailers that see different files would hand out the same uids.
+const LOCK_FILE: &str = "/run/brig-uids.lock";
 
 /// A jailer's share of the range.
 #[derive(Debug)]
 pub(super) struct Region {
     number: u16,
     lock: File,
+    /// /run as the host sees it, held open: the jailer hides it from itself.
+    run: OwnedFd,
     next: u32,
     taken: BTreeSet<u32>,
 }
@@ -58,28 +62,32 @@ impl Region {
             }
             std::thread::sleep(std::time::Duration::from_millis(2));
         }
-        let call = "fcntl(/run/brig/uids.lock, F_OFD_SETLK): all uid regions are in use";
+        let call = "fcntl(/run/brig-uids.lock, F_OFD_SETLK): all uid regions are in use";
         Err(SysError::new(call, libc::EAGAIN))
     }
 
     fn try_take() -> Result<Option<Self>, SysError> {
         let failed = |call: &str, error: &io::Error| SysError::new(call, error.raw_os_error().unwrap_or(libc::EIO));
-        fs::create_dir_all(FOLDER).map_err(|error| failed("mkdir(/run/brig)", &error))?;
         let mut options = File::options();
         let lock = match options
             .read(true)
             .write(true)
             .create(true)
             .truncate(false)
+            .mode(0o600)
             .open(LOCK_FILE)
         {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
-            other => other.map_err(|error| failed("open(/run/brig/uids.lock)", &error))?,
+            other => other.map_err(|error| failed("open(/run/brig-uids.lock)", &error))?,
         };
+        let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let run = rustix::fs::open("/run", flags, Mode::empty())
+            .map_err(|error| SysError::new("open(/run)", error.raw_os_error()))?;
         let number = (0..REGIONS).find(|number| lock_bytes(&lock, *number, 1));
         Ok(number.filter(|_| is_current(&lock)).map(|number| Self {
             number,
             lock,
+            run,
             next: 1,
             taken: BTreeSet::new(),
         }))
@@ -113,8 +121,7 @@ impl Drop for Region {
     /// The last one removes the file. Who has opened it meanwhile sees that it is no longer current, and starts over.
     fn drop(&mut self) {
         if lock_bytes(&self.lock, 0, REGIONS) {
-            let _left_behind = fs::remove_file(LOCK_FILE);
-            let _in_use = fs::remove_dir(FOLDER);
+            let _left_behind = unlinkat(&self.run, "brig-uids.lock", AtFlags::empty());
         }
     }
 }
@@ -146,6 +153,7 @@ mod tests {
         let mut region = Region {
             number: 2,
             lock: tempfile(),
+            run: tempfile().into(),
             next: 1,
             taken: BTreeSet::new(),
         };

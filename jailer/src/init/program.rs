@@ -295,7 +295,10 @@ impl Sealed {
                 .map(|item| CString::new(item).map_err(|_| SysError::new("execve(NUL)", libc::EINVAL)))
                 .collect()
         };
-        let environment = guest.environment.iter().chain(&program.environment);
+        // A variable of the caller's replaces the template's: programs take the first of two.
+        let replaced = |name: &Vec<u8>| program.environment.iter().any(|(other, _)| other == name);
+        let own = guest.environment.iter().filter(|(name, _)| !replaced(name));
+        let environment = own.chain(&program.environment);
         let mut variables = environment.map(|(name, value)| [name, b"=".as_slice(), value].concat());
         let (argv, environment) = match (strings(&mut program.argv.iter().cloned()), strings(&mut variables)) {
             (Ok(argv), Ok(environment)) => (argv, environment),

@@ -49,15 +49,11 @@ def run(descriptor: int) -> None:
 
 
 def prepare(threads: object) -> None:
-    """Settles what libraries read when they are imported, and how output leaves."""
+    """Settles what libraries read when they are imported."""
     if isinstance(threads, int) and threads > 0:
         for name in THREAD_VARIABLES:
             # A value of the caller's wins.
             os.environ.setdefault(name, str(threads))
-    # With -u each part of a print is a write of its own. A line is the least that makes sense to who follows.
-    for stream in (sys.stdout, sys.stderr):
-        if stream is not None:
-            stream.reconfigure(line_buffering=True, write_through=False)  # type: ignore[union-attr]
 
 
 def execute(program: Program, channel: Channel) -> int | None:

@@ -62,6 +62,10 @@ def _strip(program: Program, error: BaseException | None, seen: set[int]) -> Non
     if first is None:
         first = next((trace for trace in frames if not trace.tb_frame.f_code.co_filename.startswith(HERE)), None)
     error.__traceback__ = first
+    # A print of the program that failed in a value's own code passes through ours.
+    for trace in split_frames(first):
+        while trace.tb_next is not None and trace.tb_next.tb_frame.f_code.co_filename.startswith(HERE):
+            trace.tb_next = trace.tb_next.tb_next
     _strip(program, error.__cause__, seen)
     _strip(program, error.__context__, seen)
     for member in getattr(error, "exceptions", None) or ():

@@ -1,9 +1,11 @@
-"""What programs find beyond plain Python: `display`, and a `plt.show` that shows."""
+"""What programs find beyond plain Python: `display`, a `plt.show` that shows, a `print` that leaves in one piece."""
 
 from __future__ import annotations
 
 import builtins
 import sys
+
+from brig_kernel import printing
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -38,7 +40,7 @@ class PyplotFinder:
 
 
 def install(channel: Channel) -> None:
-    """Makes both available."""
+    """Makes them available."""
 
     def display(*values: object) -> None:
         """Shows values as rich results, as in a notebook."""
@@ -47,5 +49,6 @@ def install(channel: Channel) -> None:
         for value in values:
             module.send(channel, value, main=False)
 
+    printing.install()
     builtins.display = display  # type: ignore[attr-defined]
     sys.meta_path.insert(0, PyplotFinder(channel))

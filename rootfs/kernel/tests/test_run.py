@@ -3,6 +3,7 @@
 import os
 import signal
 import tempfile
+import textwrap
 import time
 import unittest
 
@@ -15,6 +16,32 @@ class Plain(unittest.TestCase):
     def test_output_comes_by_the_streams_and_done_by_the_socket(self):
         outcome = run("import sys\nprint('a', 'b')\nprint('e', file=sys.stderr)")
         self.assertEqual((outcome.code, outcome.stdout, outcome.stderr, outcome.events), (0, "a b\n", "e\n", [DONE]))
+
+    def test_what_was_printed_without_a_newline_survives_a_kill(self):
+        outcome = run("import os, sys\nprint('50 %', end='')\nsys.stdout.write(' done')\nos.kill(os.getpid(), 9)")
+        self.assertEqual((outcome.code, outcome.stdout), (-9, "50 % done"))
+
+    def test_lines_of_threads_stay_whole(self):
+        code = """
+            import threading
+            def say(word):
+                for _ in range(300): print(word, word, sep='-')
+            threads = [threading.Thread(target=say, args=(word,)) for word in 'abc']
+            [thread.start() for thread in threads]
+        """
+        outcome = run(textwrap.dedent(code))
+        self.assertEqual(sorted(set(outcome.stdout.splitlines())), ["a-a", "b-b", "c-c"])
+        self.assertEqual(outcome.stdout.count("\n"), 900)
+
+    def test_print_refuses_what_prints_refuse(self):
+        for call in ("print(1, sep=2)", "print(1, nonsense=2)"):
+            self.assertEqual(run(f"try: {call}\nexcept TypeError: print('refused')").stdout, "refused\n")
+
+    def test_a_print_of_a_value_that_fails_shows_only_the_programs_frames(self):
+        outcome = run("class X:\n    def __str__(self): return 1 / 0\nprint(X())")
+        self.assertNotIn("brig", outcome.stderr)
+        self.assertIn("line 3, in <module>", outcome.stderr)
+        self.assertIn("line 2, in __str__", outcome.stderr)
 
     def test_an_empty_program_does_nothing(self):
         outcome = run("")

@@ -1,5 +1,6 @@
 //! Checking what is run: code, or a command.
 
+use brig_jailer::plan::HOME;
 use brig_jailer::policy::Policy;
 use brig_jailer::template::Template;
 use brig_proto::sizes;
@@ -90,7 +91,12 @@ fn check_command(command: &Command, fields: &mut Fields) -> Option<Work> {
             "has more than 4,096 bytes, or a NUL character",
         );
     }
-    let directory = (!command.directory.is_empty()).then(|| command.directory.clone().into_bytes());
+    let directory = match command.directory.as_str() {
+        "" => None,
+        absolute if absolute.starts_with('/') => Some(absolute.to_owned()),
+        relative => Some(format!("{HOME}/{relative}")),
+    };
+    let directory = directory.map(String::into_bytes);
     Some(Work::Command { argv, directory })
 }
 

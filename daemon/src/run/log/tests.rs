@@ -47,6 +47,25 @@ async fn sequence_numbers_have_no_gaps_and_finished_is_last() {
 }
 
 #[tokio::test]
+async fn output_that_was_read_is_told_before_what_must_not_overtake_it_and_only_once() {
+    let log = log();
+    log.output.record(Stream::Stdout, b"before");
+    log.catch_up();
+    log.notice(NoticeKind::OutputDropped, "x");
+    log.output.record(Stream::Stdout, b"after");
+    log.output.finish();
+    log.follow_output().await;
+    log.finish(ExecutionResult::default(), SystemTime::now());
+    let events = drain(&mut log.follow(0, false)).await;
+    let output = |event: &Event| match event {
+        Event::Output(output) => Some(output.data.clone()),
+        _ => None,
+    };
+    let told: Vec<_> = events.iter().skip(1).map(|(_, event)| output(event)).collect();
+    assert_eq!(told, [Some("before".into()), None, Some("after".into()), None]);
+}
+
+#[tokio::test]
 async fn following_from_a_sequence_leaves_out_what_is_known() {
     let log = log();
     log.notice(NoticeKind::LimitClamped, "a");

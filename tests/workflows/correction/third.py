@@ -1,0 +1,7 @@
+import pandas as pd
+
+df = pd.read_csv("revenue.csv")
+print("Columns:", list(df.columns))
+df["year"] = df["month"].str[:4]
+years = df.groupby("year")["net revenue"].sum()
+years.to_json("years.json")
