@@ -133,7 +133,7 @@ impl Guess {
             handling = Handling::Review;
         }
         if invalid {
-            flags.push("invalid_content");
+            flags.push("not_readable");
             handling = at_least(handling, Handling::Download);
         }
         handling = at_least(handling, self.judge_activity(inspected, &mut flags));

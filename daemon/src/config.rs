@@ -111,7 +111,7 @@ impl Default for Config {
             socket_mode: Mode(0o660),
             socket_group: "brig-clients".to_owned(),
             jailer_socket: "/run/brig/jailer.sock".into(),
-            state: "/var/lib/brig".into(),
+            state: "/var/lib/brig/daemon".into(),
             policies: vec!["/usr/share/brig/policies".into(), "/etc/brig/policies".into()],
             images: "/var/lib/brig/images".into(),
             log: LogFormat::Text,

@@ -324,7 +324,7 @@ fn what_was_not_seen_whole_is_previewed_only_after_a_deeper_look() {
         (look(Verdict::Valid, &[], false), "preview"),
         (look(Verdict::Valid, &[], true), "download not_fully_checked"),
         (look(Verdict::Unknown, &[], false), "download not_fully_checked"),
-        (look(Verdict::Invalid, &[], false), "download invalid_content"),
+        (look(Verdict::Invalid, &[], false), "download not_readable"),
         (
             look(Verdict::Valid, &[Flag::Script], false),
             "review active_content script",
@@ -358,7 +358,7 @@ fn a_workbook_that_is_none_is_an_archive() {
     };
     let judgement = judged_as("d.xlsx", &xlsx(), 5000, Some(&inspected));
     assert_eq!((judgement.class, judgement.handling), (Archive, ByReview));
-    assert_eq!(judgement.flags, ["name_mismatch", "invalid_content"]);
+    assert_eq!(judgement.flags, ["name_mismatch", "not_readable"]);
 }
 
 #[test]

@@ -1,0 +1,251 @@
+//! A private brigd.
+
+use std::fs::File;
+use std::io::Read;
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStdout, Command, Stdio};
+use std::sync::{Arc, mpsc};
+use std::time::Instant;
+
+use brig_proto::v1::executions_client::ExecutionsClient;
+use brig_proto::v1::{ExecutionSpec, RunRequest, run_request};
+use rustix::process::{Pid, Signal, kill_process};
+use tempfile::TempDir;
+use tokio::runtime::{Builder, Runtime};
+use tonic::transport::{Channel, Endpoint};
+
+use crate::host::{Places, can_run};
+use crate::{Brig, DEADLINE, Live, Outcome, Refused};
+
+/// How much of the log a failure shows, in bytes.
+const LOG_TAIL: usize = 16 << 10;
+
+/// A brigd with a jailer of its own, in a directory of its own.
+#[derive(Debug)]
+pub struct Daemon {
+    /// Shared with the daemon that follows it in the same directory.
+    directory: Arc<TempDir>,
+    child: Child,
+    /// The daemon ends when this is closed: also when the test is killed.
+    _tie: ChildStdout,
+    log: File,
+    runtime: Runtime,
+    channel: Channel,
+}
+
+impl Daemon {
+    /// Starts one; `None` where this host can't run it.
+    pub fn start() -> Option<Self> {
+        Self::start_with(&Places::find().policies)
+    }
+
+    /// Starts one with other policies. Only root may be able to change them.
+    pub fn start_with(policies: &Path) -> Option<Self> {
+        let directory = || tempfile::Builder::new().prefix("brig-test-").tempdir().unwrap();
+        can_run().then(|| Self::launch(Arc::new(directory()), policies))
+    }
+
+    /// Starts the next one in the directory of this one, which must have ended.
+    pub fn start_again(&self) -> Self {
+        Self::launch(Arc::clone(&self.directory), &Places::find().policies)
+    }
+
+    fn launch(directory: Arc<TempDir>, policies: &Path) -> Self {
+        let places = Places::find();
+        let log = tempfile::tempfile().unwrap();
+        let mut command = Command::new(places.program("brigd"));
+        command.arg("--standalone").arg(directory.path());
+        command
+            .arg("--policies")
+            .arg(policies)
+            .arg("--images")
+            .arg(&places.images);
+        command
+            .arg("--kernel")
+            .arg(&places.kernel)
+            .arg("--programs")
+            .arg(&places.programs);
+        command
+            .args(["--ready-fd", "1", "--tied"])
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped());
+        command.stderr(log.try_clone().unwrap());
+        let mut child = command.spawn().unwrap();
+        let Some(tie) = await_ready(&mut child) else {
+            let _ended_already = child.kill();
+            let status = child.wait().unwrap();
+            panic!("brigd did not start: {status}: {}", tail(&log));
+        };
+        let runtime = Builder::new_multi_thread()
+            .worker_threads(1)
+            .enable_all()
+            .build()
+            .unwrap();
+        let address = format!("unix://{}", directory.path().join("brigd.sock").display());
+        let channel = runtime
+            .block_on(Endpoint::try_from(address).unwrap().connect())
+            .unwrap();
+        Self {
+            directory,
+            child,
+            _tie: tie,
+            log,
+            runtime,
+            channel,
+        }
+    }
+
+    /// Where socket, ledger and spool lie.
+    pub fn directory(&self) -> &Path {
+        self.directory.path()
+    }
+
+    /// The socket that it serves.
+    pub fn socket(&self) -> PathBuf {
+        self.directory.path().join("brigd.sock")
+    }
+
+    /// Process id of brigd.
+    pub fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// What it has logged.
+    pub fn log(&self) -> String {
+        tail(&self.log)
+    }
+
+    /// A client that does not care for this crate's ways.
+    pub fn client(&self) -> ExecutionsClient<Channel> {
+        ExecutionsClient::new(self.channel.clone())
+    }
+
+    /// Another connection, and its client.
+    pub fn connect(&self) -> Channel {
+        let address = format!("unix://{}", self.socket().display());
+        self.wait(Endpoint::try_from(address).unwrap().connect()).unwrap()
+    }
+
+    /// Waits for an answer.
+    pub fn wait<T>(&self, answer: impl Future<Output = T>) -> T {
+        let bounded = async { tokio::time::timeout(DEADLINE, answer).await };
+        self.runtime.block_on(bounded).expect("no answer came")
+    }
+
+    /// Runs something to its end.
+    pub fn run(&self, spec: ExecutionSpec) -> Outcome {
+        self.begin(spec).finish()
+    }
+
+    /// Runs something that must succeed, and gives what it wrote to stdout.
+    pub fn stdout(&self, spec: ExecutionSpec) -> String {
+        self.run(spec).expect_success().stdout()
+    }
+
+    /// Starts something and lets it run.
+    pub fn begin(&self, spec: ExecutionSpec) -> Live {
+        let spec = run_request::Part::Spec(spec);
+        self.send(vec![RunRequest { part: Some(spec) }])
+            .unwrap_or_else(|refused| panic!("refused: {refused:?}"))
+    }
+
+    /// Asks for something that must be refused.
+    pub fn refused(&self, spec: ExecutionSpec) -> Refused {
+        let spec = run_request::Part::Spec(spec);
+        match self.send(vec![RunRequest { part: Some(spec) }]) {
+            Err(refused) => refused,
+            Ok(live) => live.refusal().unwrap_or_else(|result| panic!("it ran: {result:?}")),
+        }
+    }
+
+    /// Sends the messages of one call.
+    pub fn send(&self, messages: Vec<RunRequest>) -> Result<Live, Refused> {
+        let answer = self.wait(self.client().run(tokio_stream::iter(messages)));
+        let stream = answer.map_err(|status| Refused::new(&status))?.into_inner();
+        Ok(Live::new(self.runtime.handle().clone(), stream))
+    }
+
+    /// Follows an execution from a sequence number on.
+    pub fn attach(&self, execution: &str, after_sequence: u64) -> Result<Live, Refused> {
+        let request = brig_proto::v1::ExecutionsAttachRequest {
+            execution_id: execution.to_owned(),
+            after_sequence,
+        };
+        let answer = self.wait(self.client().attach(request));
+        let stream = answer.map_err(|status| Refused::new(&status))?.into_inner();
+        Ok(Live::new(self.runtime.handle().clone(), stream))
+    }
+
+    /// Runs the command `brig` against it.
+    pub fn brig(&self, arguments: &[&str]) -> Brig {
+        Brig::command(&self.socket(), arguments).run()
+    }
+
+    /// Tells it to stop and waits until it has.
+    pub fn stop(mut self) -> std::process::ExitStatus {
+        self.terminate();
+        self.child.wait().unwrap()
+    }
+
+    /// Kills it without a word, and reaps it.
+    pub fn kill(&mut self) {
+        self.child.kill().unwrap();
+        self.child.wait().unwrap();
+    }
+
+    /// Waits until it ends by itself.
+    pub fn wait_end(&mut self) -> Option<std::process::ExitStatus> {
+        let deadline = Instant::now() + DEADLINE;
+        while Instant::now() < deadline {
+            if let Some(status) = self.child.try_wait().unwrap() {
+                return Some(status);
+            }
+            std::thread::sleep(std::time::Duration::from_millis(10));
+        }
+        None
+    }
+
+    fn terminate(&mut self) {
+        if self.child.try_wait().is_ok_and(|ended| ended.is_none()) {
+            let _ended_already = kill_process(Pid::from_child(&self.child), Signal::TERM);
+            if self.wait_end().is_none() {
+                let _ended_already = self.child.kill();
+            }
+        }
+    }
+}
+
+impl Drop for Daemon {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            eprintln!("log of brigd:\n{}", self.log());
+        }
+        self.terminate();
+        let _reaped_already = self.child.wait();
+    }
+}
+
+/// Waits for the line that says that it serves, and gives the pipe that it came by.
+fn await_ready(child: &mut Child) -> Option<ChildStdout> {
+    let mut stdout = child.stdout.take().unwrap();
+    let (sender, receiver) = mpsc::channel();
+    std::thread::spawn(move || {
+        let mut byte = [0];
+        let mut line = Vec::new();
+        while stdout.read(&mut byte).is_ok_and(|read| read == 1) && byte != *b"\n" {
+            line.extend(byte);
+        }
+        let _nobody_waits = sender.send(line.starts_with(b"ready ").then_some(stdout));
+    });
+    receiver.recv_timeout(DEADLINE).unwrap_or_default()
+}
+
+fn tail(log: &File) -> String {
+    let length = log.metadata().map_or(0, |metadata| metadata.len());
+    let mut bytes = vec![0; LOG_TAIL];
+    let read = log
+        .read_at(&mut bytes, length.saturating_sub(LOG_TAIL as u64))
+        .unwrap_or(0);
+    String::from_utf8_lossy(&bytes[..read]).into_owned()
+}

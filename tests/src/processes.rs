@@ -1,0 +1,141 @@
+//! What a daemon has on the host: processes, groups, descriptors; and whether it is gone.
+
+use std::collections::HashMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use crate::eventually;
+
+/// A process of the host, told from a later one with the same number.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Process {
+    pub pid: u32,
+    pub name: String,
+    parent: u32,
+    start: u64,
+}
+
+impl Process {
+    fn read(pid: u32) -> Option<Self> {
+        let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+        let (name, rest) = (stat.split_once('(')?.1, stat.rsplit_once(')')?.1);
+        let fields: Vec<&str> = rest.split_whitespace().collect();
+        let process = Self {
+            pid,
+            name: name.rsplit_once(')')?.0.to_owned(),
+            parent: fields.get(1)?.parse().ok()?,
+            start: fields.get(19)?.parse().ok()?,
+        };
+        // One that is dead and waits to be reaped is nobody's burden.
+        (*fields.first()? != "Z").then_some(process)
+    }
+
+    /// Whether it still lives.
+    pub fn lives(&self) -> bool {
+        Self::read(self.pid).is_some_and(|now| now.start == self.start)
+    }
+
+    /// Open descriptors.
+    pub fn descriptors(&self) -> usize {
+        fs::read_dir(format!("/proc/{}/fd", self.pid)).map_or(0, Iterator::count)
+    }
+
+    /// A line of its status in bytes, such as `VmHWM`.
+    pub fn memory(&self, line: &str) -> u64 {
+        let status = fs::read_to_string(format!("/proc/{}/status", self.pid)).unwrap();
+        let found = status
+            .lines()
+            .find_map(|text| text.strip_prefix(line)?.strip_prefix(':'));
+        let kibibytes = found.unwrap().trim().trim_end_matches(" kB");
+        kibibytes.parse::<u64>().unwrap() << 10
+    }
+}
+
+/// A process by its number.
+pub fn process(pid: u32) -> Process {
+    Process::read(pid).expect("the process lives")
+}
+
+/// All processes below this one, itself left out.
+pub fn descendants(pid: u32) -> Vec<Process> {
+    let numbers = fs::read_dir("/proc")
+        .unwrap()
+        .filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok());
+    let all: Vec<Process> = numbers.filter_map(Process::read).collect();
+    let mut below: HashMap<u32, Vec<&Process>> = HashMap::new();
+    for process in &all {
+        below.entry(process.parent).or_default().push(process);
+    }
+    let (mut found, mut ahead) = (Vec::new(), vec![pid]);
+    while let Some(parent) = ahead.pop() {
+        for process in below.get(&parent).into_iter().flatten() {
+            ahead.push(process.pid);
+            found.push((*process).clone());
+        }
+    }
+    found
+}
+
+/// The one process below this one that has a name.
+pub fn named(pid: u32, name: &str) -> Process {
+    let mut found: Vec<Process> = descendants(pid)
+        .into_iter()
+        .filter(|process| process.name == name)
+        .collect();
+    assert_eq!(found.len(), 1, "{name} below {pid}: {found:?}");
+    found.remove(0)
+}
+
+/// Waits until none of them lives.
+pub fn assert_gone(processes: &[Process], within: Duration) {
+    eventually("processes are gone", within, || {
+        let left: Vec<&Process> = processes.iter().filter(|process| process.lives()).collect();
+        if left.is_empty() {
+            Ok(())
+        } else {
+            Err(format!("{left:?}"))
+        }
+    });
+}
+
+/// Control groups of sessions, in all hierarchies.
+pub fn groups(sessions: &[String]) -> Vec<PathBuf> {
+    let mut found = Vec::new();
+    walk(Path::new("/sys/fs/cgroup"), &mut |folder| {
+        let brig = folder
+            .parent()
+            .and_then(Path::file_name)
+            .is_some_and(|name| name.to_string_lossy().starts_with("brig-"));
+        let name = folder.file_name().unwrap_or_default().to_string_lossy();
+        if brig && sessions.iter().any(|session| *session == name) {
+            found.push(folder.to_owned());
+        }
+    });
+    found
+}
+
+/// Waits until no group of these sessions is left.
+pub fn assert_no_groups(sessions: &[String], within: Duration) {
+    eventually("control groups are gone", within, || {
+        let left = groups(sessions);
+        if left.is_empty() { Ok(()) } else { Err(left) }
+    });
+}
+
+/// Mounts of the host that have to do with jails.
+pub fn mounts() -> Vec<String> {
+    let all = fs::read_to_string("/proc/self/mountinfo").unwrap();
+    let brig = all.lines().filter(|line| line.contains("brig"));
+    brig.map(str::to_owned).collect()
+}
+
+fn walk(folder: &Path, visit: &mut impl FnMut(&Path)) {
+    // Groups come and go while one looks.
+    for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
+        if entry.file_type().is_ok_and(|kind| kind.is_dir()) {
+            visit(&entry.path());
+            walk(&entry.path(), visit);
+        }
+    }
+}

@@ -1,0 +1,69 @@
+//! Short ways to say what is to be run. Tests add to them by `..code("...")`.
+
+use std::time::Duration;
+
+use brig_proto::v1::execution_spec::Work;
+use brig_proto::v1::input_source::Source;
+use brig_proto::v1::{Code, Command, ExecutionSpec, InputSource, Limits};
+
+/// Python code.
+pub fn code(source: &str) -> ExecutionSpec {
+    let work = Code {
+        source: source.to_owned(),
+        ..Code::default()
+    };
+    ExecutionSpec {
+        work: Some(Work::Code(work)),
+        ..ExecutionSpec::default()
+    }
+}
+
+/// A program with its arguments.
+pub fn command(argv: &[&str]) -> ExecutionSpec {
+    let work = Command {
+        argv: argv.iter().map(|part| (*part).to_owned()).collect(),
+        ..Command::default()
+    };
+    ExecutionSpec {
+        work: Some(Work::Command(work)),
+        ..ExecutionSpec::default()
+    }
+}
+
+/// A shell script, in the small image, which starts faster.
+pub fn sh(script: &str) -> ExecutionSpec {
+    ExecutionSpec {
+        template: "base".to_owned(),
+        ..command(&["sh", "-c", script])
+    }
+}
+
+/// Python code in the small image.
+pub fn small(source: &str) -> ExecutionSpec {
+    ExecutionSpec {
+        template: "base".to_owned(),
+        ..code(source)
+    }
+}
+
+/// An input file whose content goes with the request.
+pub fn input(name: &str, data: &[u8]) -> InputSource {
+    InputSource {
+        name: name.to_owned(),
+        source: Some(Source::Data(data.to_vec().into())),
+        mode: None,
+    }
+}
+
+/// A span as the API has it.
+pub fn span(span: Duration) -> prost_types::Duration {
+    span.try_into().unwrap()
+}
+
+/// Limits with this timeout alone.
+pub fn timeout(millis: u64) -> Option<Limits> {
+    Some(Limits {
+        timeout: Some(span(Duration::from_millis(millis))),
+        ..Limits::default()
+    })
+}

@@ -1,0 +1,368 @@
+//! Limits hold, are told truly, and the daemon itself stays small.
+#![allow(clippy::unwrap_used, reason = "a test that can't go on fails")]
+
+use std::time::{Duration, Instant};
+
+use brig_proto::v1::{
+    CauseKind, ExecutionSpec, ExecutionStatus as Status, Limits, NoticeKind, OutputStream, StreamSummary,
+};
+use brig_tests::spec::{code, input, sh, small, timeout};
+use brig_tests::{daemon, processes};
+
+fn limited(limits: Limits, spec: ExecutionSpec) -> ExecutionSpec {
+    ExecutionSpec {
+        limits: Some(limits),
+        ..spec
+    }
+}
+
+fn with_output(bytes: u64, spec: ExecutionSpec) -> ExecutionSpec {
+    let limits = Limits {
+        output_bytes: Some(bytes),
+        ..Limits::default()
+    };
+    limited(limits, spec)
+}
+
+fn written(summary: &StreamSummary) -> (u64, u64, bool) {
+    (summary.written_bytes, summary.dropped_bytes, summary.truncated)
+}
+
+#[test]
+fn memory_of_all_kinds_is_bounded() {
+    let daemon = daemon!();
+    let limits = Limits {
+        memory_bytes: Some(64 << 20),
+        disk_bytes: Some(4 << 20),
+        ..Limits::default()
+    };
+    for source in [
+        "import mmap\nm = mmap.mmap(-1, 400 << 20)\nm.write(b'x' * (400 << 20))",
+        "import os, mmap\nfd = os.memfd_create('m')\nos.ftruncate(fd, 400 << 20)\nm = mmap.mmap(fd, 400 << 20)\n\
+         for i in range(0, 400 << 20, 4096): m[i] = 1",
+        "import os\nfd = os.memfd_create('m')\nfor i in range(400): os.write(fd, b'x' * (1 << 20))",
+    ] {
+        let outcome = daemon.run(limited(limits, small(source)));
+        assert_eq!(
+            outcome.end(),
+            (Status::OutOfMemory, Some(CauseKind::Memory)),
+            "{source}"
+        );
+        let used = outcome.result.usage.unwrap().memory_peak_bytes.unwrap();
+        assert!(used <= 68 << 20, "{used}");
+    }
+}
+
+#[test]
+fn memory_within_the_limit_can_be_used() {
+    let daemon = daemon!();
+    let limits = Limits {
+        memory_bytes: Some(256 << 20),
+        ..Limits::default()
+    };
+    let outcome = daemon.run(limited(limits, small("x = b'x' * (200 << 20)\nprint(len(x))")));
+    assert_eq!(outcome.expect_success().stdout(), "209715200\n");
+}
+
+#[test]
+fn a_fork_bomb_is_contained_and_others_run_on() {
+    let daemon = daemon!();
+    let limits = Limits {
+        timeout: timeout(1500).unwrap().timeout,
+        pids: Some(40),
+        ..Limits::default()
+    };
+    let mut bomb = daemon.begin(limited(
+        limits,
+        sh("echo up; bomb() { bomb | bomb & }; bomb; while :; do :; done"),
+    ));
+    bomb.until_written("up\n");
+    let other = daemon.run(sh("echo fine"));
+    assert_eq!(other.expect_success().stdout(), "fine\n");
+    let outcome = bomb.finish();
+    assert_eq!(outcome.end(), (Status::Timeout, Some(CauseKind::WallTime)));
+    let hit = [CauseKind::WallTime as i32, CauseKind::Processes as i32];
+    assert_eq!(outcome.result.limits_hit, hit);
+    if let Some(peak) = outcome.result.usage.unwrap().processes_peak {
+        assert!(peak <= 41, "{peak}");
+    }
+}
+
+#[test]
+fn code_that_fails_for_want_of_processes_is_told_so() {
+    let daemon = daemon!();
+    let limits = Limits {
+        pids: Some(12),
+        ..Limits::default()
+    };
+    let threads = "import threading, time\nfor i in range(50): threading.Thread(target=time.sleep, args=(1,), daemon=True).start()";
+    let outcome = daemon.run(limited(limits, small(threads)));
+    assert_eq!(outcome.end(), (Status::Error, Some(CauseKind::Processes)));
+    assert_eq!(outcome.result.cause.as_ref().unwrap().limit, Some(12));
+    assert_eq!(outcome.result.limits_hit, [CauseKind::Processes as i32]);
+    assert!(outcome.result.hint.unwrap().contains("12 processes"));
+}
+
+#[test]
+fn a_full_disk_is_no_space_left_and_not_out_of_memory() {
+    let daemon = daemon!();
+    let limits = Limits {
+        disk_bytes: Some(8 << 20),
+        ..Limits::default()
+    };
+    let outcome = daemon.run(limited(
+        limits,
+        small("with open('f', 'wb') as f:\n    while True: f.write(b'x' * 65536)"),
+    ));
+    assert_eq!(outcome.end(), (Status::Error, Some(CauseKind::Disk)));
+    let error = outcome.result.error.as_ref().unwrap();
+    assert_eq!(
+        (error.name.as_str(), error.message.as_str()),
+        ("OSError", "[Errno 28] No space left on device")
+    );
+    assert_eq!(outcome.result.cause.as_ref().unwrap().limit, Some(8 << 20));
+    assert_eq!(outcome.result.limits_hit, [CauseKind::Disk as i32]);
+    assert!(outcome.result.hint.unwrap().contains("8 MiB"));
+}
+
+#[test]
+fn inodes_run_out_as_no_space_left() {
+    let daemon = daemon!();
+    let limits = Limits {
+        inodes: Some(500),
+        ..Limits::default()
+    };
+    let text = daemon.stdout(limited(
+        limits,
+        small("n = 0\ntry:\n    while True:\n        open(f'/tmp/{n}', 'w').close(); n += 1\nexcept OSError as e: print(e.errno, n)"),
+    ));
+    let words: Vec<u64> = text.split_whitespace().map(|word| word.parse().unwrap()).collect();
+    assert!(words[0] == 28 && (450..500).contains(&words[1]), "{text}");
+}
+
+#[test]
+fn a_sparse_file_costs_what_it_holds_and_is_not_collected_beyond_the_limit() {
+    let daemon = daemon!();
+    let outcome = daemon.run(sh("truncate -s 1T sparse.csv && echo made"));
+    assert_eq!(outcome.stdout(), "made\n");
+    assert_eq!(outcome.paths(), Vec::<&str>::new());
+    assert!(outcome.notices(NoticeKind::ArtifactSkipped)[0].contains("sparse.csv"));
+    assert_eq!(outcome.result.usage.unwrap().disk_bytes, 0);
+}
+
+#[test]
+fn open_files_are_bounded() {
+    let daemon = daemon!();
+    let limits = Limits {
+        open_files: Some(64),
+        ..Limits::default()
+    };
+    let text = daemon.stdout(limited(
+        limits,
+        small(
+            "fs = []\ntry:\n    while True: fs.append(open('/dev/null'))\nexcept OSError as e: print(e.errno, len(fs))",
+        ),
+    ));
+    let words: Vec<u64> = text.split_whitespace().map(|word| word.parse().unwrap()).collect();
+    assert!(words[0] == 24 && (55..64).contains(&words[1]), "{text}");
+}
+
+#[test]
+fn a_cpu_quota_is_kept() {
+    let daemon = daemon!();
+    let limits = Limits {
+        cpus: Some(0.5),
+        timeout: timeout(20_000).unwrap().timeout,
+        ..Limits::default()
+    };
+    let busy =
+        "import time\nend = time.monotonic() + 2\nwhile time.monotonic() < end: pass\nprint(time.process_time())";
+    let outcome = daemon.run(limited(limits, small(busy))).expect_success();
+    let used: f64 = outcome.stdout().trim().parse().unwrap();
+    // On a busy machine it may get less, never more: half of two seconds, and one period of slack.
+    assert!(used > 0.3 && used < 1.25, "{used}");
+}
+
+#[test]
+fn libraries_are_told_how_many_threads_to_use() {
+    let daemon = daemon!();
+    let limits = Limits {
+        cpus: Some(1.5),
+        ..Limits::default()
+    };
+    let source = "import os\nprint(os.environ['OMP_NUM_THREADS'], os.environ['OPENBLAS_NUM_THREADS'])";
+    assert_eq!(daemon.stdout(limited(limits, small(source))), "2 2\n");
+}
+
+#[test]
+fn a_flood_is_cut_to_the_byte_and_the_daemon_stays_small() {
+    let daemon = daemon!();
+    let brigd = processes::process(daemon.pid());
+    let outcome = daemon.run(with_output(
+        1_000_003,
+        small("import os\nline = b'0123456789abcde\\n' * 4096\nfor i in range(3200): os.write(1, line)\nopen('after.txt', 'w').write('x')"),
+    ));
+    assert_eq!(outcome.status(), Status::Success);
+    let streamed = outcome.streamed(OutputStream::Stdout);
+    let expected: Vec<u8> = b"0123456789abcde\n".iter().copied().cycle().take(1_000_003).collect();
+    assert!(streamed == expected, "{}", streamed.len());
+    let summary = outcome.result.output.unwrap().stdout.unwrap();
+    let all = 3200 * 65_536;
+    assert_eq!(written(&summary), (all, all - 1_000_003, true));
+    assert_eq!(outcome.result.limits_hit, [CauseKind::Output as i32]);
+    assert_eq!(outcome.notices(NoticeKind::OutputDropped).len(), 1);
+    assert_eq!(outcome.paths(), ["after.txt"]);
+    let peak = brigd.memory("VmHWM");
+    assert!(peak < 64 << 20, "{peak}");
+}
+
+#[test]
+fn the_result_has_the_head_and_the_tail_of_long_output() {
+    let daemon = daemon!();
+    let limits = Limits {
+        result_output_bytes: Some(1000),
+        ..Limits::default()
+    };
+    let outcome = daemon.run(limited(limits, sh("seq -w 1 99999")));
+    let all: String = (1..=99_999).map(|number| format!("{number:05}\n")).collect();
+    assert_eq!(outcome.streamed(OutputStream::Stdout), all.as_bytes());
+    let text = outcome.stdout();
+    assert!(
+        text.starts_with(&all[..700]) && text.ends_with(&all[all.len() - 240..]),
+        "{text}"
+    );
+    assert!(text.len() <= 1000 + 200, "{}", text.len());
+    assert_eq!(
+        written(&outcome.result.output.unwrap().stdout.unwrap()),
+        (599_994, 0, true)
+    );
+}
+
+#[test]
+fn output_limits_hold_for_each_stream_by_itself() {
+    let daemon = daemon!();
+    let outcome = daemon.run(with_output(1000, sh("head -c 5000 /dev/zero; echo small >&2")));
+    let output = outcome.result.output.unwrap();
+    assert_eq!(written(&output.stdout.unwrap()), (5000, 4000, true));
+    assert_eq!(written(&output.stderr.unwrap()), (6, 0, false));
+    assert_eq!(outcome.streamed(OutputStream::Stderr), b"small\n");
+}
+
+#[test]
+fn output_in_single_bytes_arrives_whole() {
+    let daemon = daemon!();
+    let outcome = daemon.run(small("import os\nfor i in range(20000): os.write(1, b'%d' % (i % 10))"));
+    let expected: Vec<u8> = (0..20_000_u32).map(|number| b'0' + (number % 10) as u8).collect();
+    assert!(outcome.streamed(OutputStream::Stdout) == expected);
+}
+
+#[test]
+fn bytes_that_are_no_text_pass_unchanged() {
+    let daemon = daemon!();
+    let outcome = daemon.run(small(
+        "import os\nos.write(1, bytes(range(256)) + b'\\xff\\xfe\\xed\\xa0\\x80no newline')",
+    ));
+    let expected: Vec<u8> = (0..=255).chain(*b"\xff\xfe\xed\xa0\x80no newline").collect();
+    assert_eq!(outcome.streamed(OutputStream::Stdout), expected);
+    assert_eq!(&outcome.result.stdout[..], expected);
+    let document = outcome.document();
+    assert_eq!(document["output"]["stdout"]["lossy"], true);
+    assert!(document["stdout"].as_str().unwrap().ends_with("no newline"));
+}
+
+#[test]
+fn a_cut_within_a_character_is_a_cut_of_bytes() {
+    let daemon = daemon!();
+    let outcome = daemon.run(with_output(1000, small("print('€' * 10000)")));
+    assert_eq!(outcome.streamed(OutputStream::Stdout).len(), 1000);
+    assert_eq!(outcome.result.output.unwrap().stdout.unwrap().written_bytes, 30_001);
+}
+
+#[test]
+fn a_timeout_ends_everything_within_a_second() {
+    let daemon = daemon!();
+    // Detached ones, stopped ones, deaf ones, and holders of the pipes.
+    let script = "(setsid sh -c 'trap \"\" TERM HUP INT; sleep 100' &) ; (nohup sleep 100 &) ; sleep 100 & kill -STOP $!; \
+                  sh -c 'kill -STOP $$' & echo up; trap '' TERM; sleep 100";
+    let mut live = daemon.begin(ExecutionSpec {
+        limits: timeout(1000),
+        ..sh(script)
+    });
+    live.until_written("up\n");
+    let start = Instant::now();
+    let family = processes::descendants(daemon.pid());
+    let guests: Vec<_> = family
+        .into_iter()
+        .filter(|process| process.name == "sleep" || process.name == "sh")
+        .collect();
+    assert!(guests.len() >= 4, "{guests:?}");
+    let outcome = live.finish();
+    assert_eq!(outcome.status(), Status::Timeout);
+    assert!(start.elapsed() < Duration::from_millis(2500), "{:?}", start.elapsed());
+    assert!(guests.iter().all(|guest| !guest.lives()), "{guests:?}");
+}
+
+#[test]
+fn what_a_successful_program_leaves_behind_ends_with_it() {
+    let daemon = daemon!();
+    let start = Instant::now();
+    let outcome = daemon.run(sh("(setsid sleep 100 &) ; sleep 100 & echo done"));
+    assert_eq!(
+        (outcome.status(), outcome.stdout()),
+        (Status::Success, "done\n".to_owned())
+    );
+    assert!(start.elapsed() < Duration::from_secs(5));
+    processes::assert_gone(
+        &processes::descendants(daemon.pid())
+            .into_iter()
+            .filter(|process| process.name == "sleep")
+            .collect::<Vec<_>>(),
+        Duration::from_secs(2),
+    );
+}
+
+#[test]
+fn the_clock_starts_with_the_code() {
+    let daemon = daemon!();
+    // Start-up takes its own time: a timeout that is shorter than it still lets the code begin.
+    let outcome = daemon.run(ExecutionSpec {
+        limits: timeout(300),
+        ..sh("echo begun; sleep 20")
+    });
+    assert_eq!(
+        (outcome.status(), outcome.stdout()),
+        (Status::Timeout, "begun\n".to_owned())
+    );
+}
+
+#[test]
+fn inputs_that_do_not_fit_are_refused_before_anything_runs() {
+    let daemon = daemon!();
+    let limits = Limits {
+        disk_bytes: Some(1 << 20),
+        ..Limits::default()
+    };
+    let data = vec![b'x'; 400 << 10];
+    let spec = ExecutionSpec {
+        inputs: (0..3).map(|number| input(&format!("f{number}"), &data)).collect(),
+        ..limited(limits, sh("true"))
+    };
+    let refused = daemon.refused(spec);
+    assert_eq!(
+        (refused.reason.as_str(), refused.fields[0].as_str()),
+        ("TOO_LARGE", "inputs")
+    );
+}
+
+#[test]
+fn code_beyond_a_mebibyte_is_refused() {
+    let daemon = daemon!();
+    let most = format!("#{}\nprint('ran')", "x".repeat((1 << 20) - 14));
+    assert_eq!(most.len(), 1 << 20);
+    assert_eq!(daemon.stdout(code(&most)), "ran\n");
+    let refused = daemon.refused(code(&format!("{most}\n")));
+    assert_eq!(
+        (refused.reason.as_str(), refused.fields[0].as_str()),
+        ("TOO_LARGE", "code.source")
+    );
+}
