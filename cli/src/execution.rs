@@ -73,17 +73,27 @@ async fn client() -> Result<ExecutionsClient<Channel>, Failure> {
 }
 
 async fn list(filter: &Filter) -> Result<Vec<Execution>, Failure> {
-    let request = ExecutionsListRequest {
+    let limit = usize::try_from(filter.limit).unwrap_or(usize::MAX);
+    let mut request = ExecutionsListRequest {
         page_size: filter.limit,
         labels: filter.label.iter().cloned().collect(),
         ..ExecutionsListRequest::default()
     };
-    let answer = client()
-        .await?
-        .list(request)
-        .await
-        .map_err(|status| Failure::from_status(&status))?;
-    Ok(answer.into_inner().executions)
+    let mut client = client().await?;
+    let mut executions = Vec::new();
+    // A page may have fewer than were asked for, so that it fits a message.
+    loop {
+        let answer = client.list(request.clone()).await;
+        let page = answer.map_err(|status| Failure::from_status(&status))?.into_inner();
+        let is_last = page.next_page_token.is_empty() || page.executions.is_empty();
+        executions.extend(page.executions);
+        if is_last || executions.len() >= limit {
+            break;
+        }
+        request.page_token = page.next_page_token;
+    }
+    executions.truncate(limit);
+    Ok(executions)
 }
 
 async fn get(id: &str) -> Result<Execution, Failure> {
@@ -122,12 +132,8 @@ fn row(execution: &Execution) -> Vec<Cell> {
         .as_ref()
         .map(|document| amount::span(document.duration_ms.into()))
         .unwrap_or_default();
-    let policy = document
-        .as_ref()
-        .map(|document| document.policy.clone())
-        .unwrap_or_default();
-    let user = document.map(|document| document.user).unwrap_or_default();
-    let rest = [created, duration, policy, user].map(|text| Cell::new(escape::line(&text)));
+    let rest = [created, duration, execution.policy.clone(), execution.user.clone()]
+        .map(|text| Cell::new(escape::line(&text)));
     [Cell::new(escape::line(&execution.execution_id)), ended]
         .into_iter()
         .chain(rest)
@@ -155,11 +161,11 @@ mod tests {
         let result = ExecutionResult {
             status: ExecutionStatus::OutOfMemory.into(),
             duration: Some(prost_types::Duration { seconds: 2, nanos: 0 }),
-            policy: "data@0123".into(),
             ..ExecutionResult::default()
         };
         let ended = Execution {
             execution_id: "e1".into(),
+            policy: "data@0123".into(),
             result: Some(result),
             ..Execution::default()
         };
@@ -167,13 +173,14 @@ mod tests {
         let running = Execution {
             execution_id: "e2".into(),
             state,
+            policy: "strict@4567".into(),
             ..Execution::default()
         };
         assert_eq!(
             render(&[ended, running], Style::PLAIN),
             "execution  state          duration  policy\n\
              e1         out of memory  2 s       data@0123\n\
-             e2         running\n"
+             e2         running                  strict@4567\n"
         );
     }
 }

@@ -41,6 +41,7 @@ pub fn start(options: &Options) -> Result<(), StartError> {
         }
         None => (None, None),
     };
+    raise_descriptors();
     give_up_root(identity).map_err(|error| StartError::Failed(format!("giving up root: {error}")))?;
     let socket = match socket {
         Some(socket) => socket,
@@ -61,6 +62,21 @@ pub fn start(options: &Options) -> Result<(), StartError> {
             warn!("jailer not ended");
             served
         }
+    }
+}
+
+/// Takes as many descriptors as this process may have: clients, jails and files that wait for clients are one each.
+///
+/// After the private jailer is started, which has a limit of its own.
+fn raise_descriptors() {
+    use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+    let maximum = getrlimit(Resource::Nofile).maximum;
+    let all = Rlimit {
+        current: maximum,
+        maximum,
+    };
+    if let Err(error) = setrlimit(Resource::Nofile, all) {
+        warn!(%error, "limit of descriptors not raised");
     }
 }
 

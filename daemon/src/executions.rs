@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use brig_jailer::ids::Id;
-use brig_proto::sizes::{PAGE_DEFAULT, PAGE_MAX};
+use brig_proto::sizes::{MESSAGE_MAX, PAGE_DEFAULT, PAGE_MAX};
 use brig_proto::v1;
 use brig_proto::v1::executions_server::Executions;
 use brig_proto::v1::{ExecutionEvent, ExecutionSpec, Reason, RunRequest, run_request};
@@ -33,6 +33,8 @@ use crate::unbuilt::unbuilt;
 
 /// Events on their way to one client; behind them it follows the log at its own pace.
 const EVENTS: usize = 4;
+/// A page of a list ends before it has more, so that it fits a message.
+const PAGE_BYTES: usize = 3 * MESSAGE_MAX;
 /// How long a client may take for the first message of Run.
 const PATIENCE: Duration = Duration::from_secs(60);
 
@@ -333,17 +335,23 @@ fn list(
                 .ok_or_else(bad_token)?
         }
     };
-    let mut found = executions
+    let found = executions
         .iter()
         .skip(from)
         .filter(|execution| matches(execution, asked));
-    let page: Vec<_> = found.by_ref().take(size).collect();
-    let next = found.next().and(page.last()).map(|last| last.id.to_string());
-    let executions = page.into_iter().map(|execution| execution.show(false)).collect();
-    Ok(v1::ExecutionsListResponse {
-        executions,
-        next_page_token: next.unwrap_or_default(),
-    })
+    let mut page = v1::ExecutionsListResponse::default();
+    let mut bytes = 0;
+    for shown in found.map(|execution| execution.show(false)) {
+        bytes += shown.encoded_len();
+        if let Some(last) = page.executions.last()
+            && (page.executions.len() == size || bytes > PAGE_BYTES)
+        {
+            page.next_page_token.clone_from(&last.execution_id);
+            break;
+        }
+        page.executions.push(shown);
+    }
+    Ok(page)
 }
 
 fn bad_token() -> Problem {
@@ -372,3 +380,6 @@ fn matches(execution: &Execution, asked: &v1::ExecutionsListRequest) -> bool {
         && fits(&wanted.conversation, &has.conversation)
         && fits(&wanted.request, &has.request)
 }
+
+#[cfg(test)]
+mod tests;

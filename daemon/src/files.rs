@@ -256,7 +256,7 @@ mod tests {
     }
 
     async fn spooled(bytes: &[u8]) -> Spooled {
-        let mut file = Spool::new(&std::env::temp_dir(), 1024).create(1024).await.unwrap();
+        let mut file = Spool::new(&std::env::temp_dir(), 1024, 8).create(1024).await.unwrap();
         file.write(bytes.to_vec()).await.unwrap();
         file
     }

@@ -1,4 +1,7 @@
-//! The frames that brigd exchanges with the Python kernel of an execution (docs/kernel.md).
+//! The frames that brigd exchanges with the Python kernel of an execution (rootfs/kernel/README.md).
+//!
+//! They travel by two pipes, one each way. A socket would also carry descriptors, and brigd would be the one to close
+//! what a guest sends, for as long as the guest wants that to take.
 //!
 //! A frame is the length of its body, a `u32` in little-endian order, and the body: one JSON object. Guest code runs
 //! in the process that writes the frames, so what they say is a claim: [`KernelReader`] bounds sizes and counts,
@@ -41,10 +44,11 @@ pub struct Run {
     pub threads: u32,
 }
 
-/// Sends the one request of an execution.
+/// Sends the one request of an execution. It is done once the kernel has read all but what the pipe holds: the caller
+/// bounds that.
 ///
 /// Errors: `InvalidInput` when the frame is larger than [`SENT_MAX`]; `BrokenPipe` when the kernel is gone already.
-pub async fn send_run<W: AsyncWrite + Unpin>(socket: &mut W, run: &Run) -> io::Result<()> {
+pub async fn send_run<W: AsyncWrite + Unpin>(pipe: &mut W, run: &Run) -> io::Result<()> {
     let body = serde_json::to_vec(run)?;
     let length = u32::try_from(body.len())
         .ok()
@@ -53,8 +57,8 @@ pub async fn send_run<W: AsyncWrite + Unpin>(socket: &mut W, run: &Run) -> io::R
             let message = format!("kernel frame of {} bytes: at most {SENT_MAX} are accepted", body.len());
             io::Error::new(io::ErrorKind::InvalidInput, message)
         })?;
-    socket.write_all(&length.to_le_bytes()).await?;
-    socket.write_all(&body).await
+    pipe.write_all(&length.to_le_bytes()).await?;
+    pipe.write_all(&body).await
 }
 
 /// A claim of the kernel.
@@ -78,14 +82,14 @@ pub enum Broken {
     Malformed,
     #[error("more frames than an execution may send")]
     TooMany,
-    #[error("socket failed")]
-    Socket,
+    #[error("pipe failed")]
+    Pipe,
 }
 
 /// Reads the claims of one execution.
 #[derive(Debug)]
 pub struct KernelReader<R> {
-    socket: R,
+    pipe: R,
     body: Vec<u8>,
     frames: u64,
     read: u64,
@@ -101,9 +105,9 @@ pub struct KernelReader<R> {
 
 impl<R: AsyncRead + Unpin> KernelReader<R> {
     /// Starts to read.
-    pub fn new(socket: R) -> Self {
+    pub fn new(pipe: R) -> Self {
         Self {
-            socket,
+            pipe,
             body: Vec::new(),
             frames: 0,
             read: 0,
@@ -116,7 +120,7 @@ impl<R: AsyncRead + Unpin> KernelReader<R> {
         }
     }
 
-    /// Waits for the next claim; `None` at the end of the socket, after [`Claim::Done`], and after the first bad frame.
+    /// Waits for the next claim; `None` at the end of the pipe, after [`Claim::Done`], and after the first bad frame.
     ///
     /// A call that was dropped half way may have taken a part of a frame; the reader must not be used after that.
     pub async fn next(&mut self) -> Option<Claim> {
@@ -167,8 +171,8 @@ impl<R: AsyncRead + Unpin> KernelReader<R> {
         }
         self.body.clear();
         // Memory grows with what really comes, not with what the header promises.
-        let mut limited = (&mut self.socket).take(u64::from(length));
-        limited.read_to_end(&mut self.body).await.map_err(|_| Broken::Socket)?;
+        let mut limited = (&mut self.pipe).take(u64::from(length));
+        limited.read_to_end(&mut self.body).await.map_err(|_| Broken::Pipe)?;
         if self.body.len() == size {
             Ok(true)
         } else {
@@ -179,12 +183,10 @@ impl<R: AsyncRead + Unpin> KernelReader<R> {
     async fn fill(&mut self, bytes: &mut [u8]) -> Result<usize, Broken> {
         let mut filled = 0;
         while filled < bytes.len() {
-            match self.socket.read(&mut bytes[filled..]).await {
+            match self.pipe.read(&mut bytes[filled..]).await {
                 Ok(0) => break,
                 Ok(read) => filled += read,
-                // A process that was killed with bytes unread resets its socket: that is an end like any other.
-                Err(error) if error.kind() == io::ErrorKind::ConnectionReset => break,
-                Err(_) => return Err(Broken::Socket),
+                Err(_) => return Err(Broken::Pipe),
             }
         }
         Ok(filled)

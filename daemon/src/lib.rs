@@ -3,7 +3,7 @@
 //! Clients speak gRPC on a Unix socket ([`listener`], [`server`]). Each connection is named once, by the credentials
 //! that the kernel took down ([`principal`]). A request is checked whole and becomes an execution with a task of its
 //! own ([`run`]), which asks brig-jailer for a jail ([`jailer`]) and is handed, by descriptors, the ends of the
-//! program's pipes, the socket of the jail's file helper ([`files`]) and that of the Python kernel ([`kernel`]).
+//! program's pipes, those of the Python kernel ([`kernel`]), and the socket of the jail's file helper ([`files`]).
 //!
 //! Bytes of the guest come by those descriptors only. Output is read as fast as it comes and kept up to a cap
 //! ([`output`]); files are copied into the [`artifacts`] spool before anything looks at them; frames of the kernel are

@@ -22,3 +22,6 @@ pub mod session;
 pub mod start;
 pub mod store;
 pub mod watch;
+
+#[cfg(test)]
+pub(crate) mod testing;

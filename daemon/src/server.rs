@@ -23,8 +23,9 @@ use crate::listener::{ConnectionInfo, connections};
 use crate::options::StartError;
 use crate::principal::Principal;
 use crate::run::execution::StopCause;
+use crate::run::log::Held;
 use crate::run::queue::Queue;
-use crate::run::registry::Registry;
+use crate::run::registry::{KEPT_HELD, Registry};
 use crate::run::store::Store;
 use crate::status::Problem;
 use crate::unbuilt::Unbuilt;
@@ -58,16 +59,27 @@ pub fn open(config: &Config, jailer: Jailer) -> Result<Arc<Host>, StartError> {
             "spool {spool}: {error}; uid {uid} must be able to reach and write that directory"
         ))
     })?;
+    let files = (descriptors() / 2).max(1);
     Ok(Arc::new(Host {
         jailer,
         ledger: Ledger::open(&config.ledger()).map_err(|error| wrong(&error))?,
-        spool: Spool::new(&spool, SPOOL_BYTES),
+        spool: Spool::new(&spool, SPOOL_BYTES, files),
         store,
         queue: Queue::new(&config.limits),
-        registry: Registry::default(),
+        // Where there are few descriptors, what is kept leaves half of the spool to what runs.
+        registry: Registry::new(Held {
+            files: KEPT_HELD.files.min(files / 2),
+            ..KEPT_HELD
+        }),
         tasks: Default::default(),
         draining: CancellationToken::new(),
     }))
+}
+
+/// How many descriptors this process may have.
+fn descriptors() -> u64 {
+    let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile);
+    limit.current.unwrap_or(u64::MAX)
 }
 
 /// Serves clients until `shutdown` is cancelled or the jailer is gone, then ends in good order.

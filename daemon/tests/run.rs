@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 use brig_jailer::ids::Id;
 use brig_proto::v1;
 use brig_proto::v1::execution_event::Event;
+use brig_proto::v1::execution_spec::Work;
 use brig_proto::v1::{
     CauseKind, ExecutionSpec, ExecutionState, ExecutionStatus, FileChunk, InputSource, Limits, NoticeKind, RunRequest,
     StreamedInput, input_source, run_request,
@@ -412,6 +413,51 @@ async fn stdin_is_what_was_given_and_then_its_end() {
     )
     .await;
     assert_eq!(&result(&events).stdout[..], b"abc.\n");
+}
+
+fn code(source: String, timeout: Duration) -> ExecutionSpec {
+    let limits = Some(Limits {
+        timeout: Some(timeout.try_into().unwrap()),
+        ..Limits::default()
+    });
+    ExecutionSpec {
+        work: Some(Work::Code(v1::Code {
+            source,
+            ..Default::default()
+        })),
+        limits,
+        ..ExecutionSpec::default()
+    }
+}
+
+#[tokio::test]
+async fn code_goes_to_its_kernel_whole_and_results_come_back() {
+    let Some(daemon) = daemon(Behaviour::Works, 1).await else {
+        return;
+    };
+    let spec = code("#".repeat(1 << 20), Duration::from_secs(10));
+    let events = drain(daemon.run(spec).await.unwrap()).await;
+    let result = result(&events);
+    let came: usize = std::str::from_utf8(&result.stdout).unwrap().trim().parse().unwrap();
+    assert!(came > 1 << 20, "{came}");
+    assert_eq!(result.status(), ExecutionStatus::Success);
+    assert_eq!(result.results[0].data[0].r#type, "text/plain");
+}
+
+#[tokio::test]
+async fn a_kernel_that_never_reads_its_request_ends_when_it_is_due() {
+    let Some(daemon) = daemon(Behaviour::KernelNeverReads, 1).await else {
+        return;
+    };
+    let start = Instant::now();
+    let spec = code("#".repeat(1 << 20), Duration::from_millis(200));
+    let events = drain(daemon.run(spec).await.unwrap()).await;
+    let result = result(&events);
+    assert_eq!(
+        (result.status(), cause(result)),
+        (ExecutionStatus::Timeout, CauseKind::WallTime)
+    );
+    assert!(start.elapsed() < Duration::from_secs(2));
 }
 
 #[tokio::test]

@@ -90,7 +90,7 @@ pub struct Spawn {
 /// What is started.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Work {
-    /// The template's interpreter with the driver that takes code by descriptor (see docs/kernel.md).
+    /// The template's interpreter with the driver that takes code by descriptor (see rootfs/kernel/README.md).
     Kernel,
     /// Any program of the jail. The first element is looked up in the template's PATH if it has no slash.
     Command {
@@ -111,7 +111,8 @@ pub enum Event {
         session: Id,
         enforced: Enforced,
     },
-    /// The program runs. Descriptors, in this order, as far as present: stdin, stdout, stderr, kernel socket.
+    /// The program runs. Descriptors, in this order, as far as present: stdin, stdout, stderr, and for a kernel the write
+    /// end of its request pipe and the read end of its frame pipe.
     Spawned {
         session: Id,
         execution: Id,

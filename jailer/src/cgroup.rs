@@ -7,8 +7,8 @@
 //! session/            a ceiling: all that follows, together
 //!     init/           pid 1, with a small limit of its own, so that guests can't starve it
 //!     guest/          the limits of the policy
-//!         files/      the file helper: what it writes is charged to the session
-//!         EXECUTION/  one leaf per program; memory.oom.group is on
+//!         0files/     the file helper: what it writes is charged to the session
+//!         EXECUTION/  one leaf per program, with a little less memory; memory.oom.group is on
 //! ```
 //!
 //! The version 2 tree tracks and kills (`cgroup.kill`, `cgroup.events`) on every host. Limits sit there too where it
@@ -22,7 +22,7 @@ mod session;
 
 pub use layout::{Controllers, Layout, LayoutError};
 pub use limits::Limits;
-pub use session::{Leaf, SessionGroups};
+pub use session::{HELPER_LEAF, Leaf, SessionGroups};
 
 use std::fs;
 use std::io;

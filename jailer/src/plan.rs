@@ -124,7 +124,7 @@ pub struct Program {
     pub directory: Vec<u8>,
     pub stdin: bool,
     pub merge_stderr: bool,
-    /// Whether descriptor 3 is a socket to the caller.
+    /// Whether descriptors 3 and 4 are pipes from and to the caller.
     pub kernel: bool,
 }
 
@@ -135,7 +135,7 @@ pub enum FromInit {
     Ready { landlock_abi: u32 },
     /// A step failed; the process ends.
     Failed(StepError),
-    /// The program runs. Descriptors: stdin, stdout, stderr, kernel socket, as far as asked for.
+    /// The program runs. Descriptors: stdin, stdout, stderr, then the kernel's request pipe and frame pipe, as far as asked for.
     Spawned { execution: Id, pid: u32 },
     /// The program did not start.
     SpawnFailed { execution: Id, error: StepError },

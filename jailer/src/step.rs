@@ -57,7 +57,7 @@ steps! {
     JoinLeaf => "join-leaf",
     /// A session of its own, without a terminal.
     Setsid => "setsid",
-    /// stdin, stdout, stderr and the kernel socket are in place; no other descriptor is open.
+    /// stdin, stdout, stderr and the kernel's pipes are in place; no other descriptor is open.
     Streams => "streams",
     /// Resource limits of the process.
     Rlimits => "rlimits",

@@ -67,8 +67,12 @@ pub fn receive<T: DeserializeOwned>(socket: BorrowedFd<'_>) -> io::Result<Option
     if received.bytes == 0 {
         return Ok(None);
     }
-    if received.flags.intersects(ReturnFlags::TRUNC | ReturnFlags::CTRUNC) {
+    if received.flags.contains(ReturnFlags::TRUNC) {
         return Err(invalid("message larger than the protocol allows"));
+    }
+    if received.flags.contains(ReturnFlags::CTRUNC) {
+        // This process has no descriptor left. What the message is about fails by itself, and nothing else does.
+        fds.clear();
     }
     let body = match packet[0] {
         INLINE => packet[1..received.bytes].to_vec(),

@@ -199,6 +199,60 @@ fn a_killed_jailer_takes_its_jails_along_and_the_next_one_sweeps() {
 }
 
 #[test]
+fn a_jail_whose_pid_1_is_stopped_dies_with_the_jailer_all_the_same() {
+    let mut rig = Rig::start();
+    let _up = rig.make("frozen");
+    rig.sh("frozen", "e0", "true");
+    let running = rig.try_spawn(command("frozen", "e1", &["sleep", "100"])).unwrap();
+    let children = format!("/proc/{0}/task/{0}/children", rig.process.id());
+    let init: i32 = std::fs::read_to_string(children).unwrap().trim().parse().unwrap();
+    let init = rustix::process::Pid::from_raw(init).unwrap();
+    rustix::process::kill_process(init, rustix::process::Signal::STOP).unwrap();
+    rig.process.kill().unwrap();
+    rig.process.wait().unwrap();
+    let start = Instant::now();
+    support::read_all(running.fds.into_iter().next().unwrap());
+    assert!(start.elapsed() < Duration::from_secs(2 * slow()));
+}
+
+#[test]
+fn memory_that_no_process_has_ends_the_program_and_not_the_file_helper() {
+    let mut rig = Rig::start();
+    let up = rig.make("s1");
+    let script =
+        "import os\nfd = os.memfd_create('x')\nblock = bytes(1 << 20)\nfor _ in range(600): os.write(fd, block)";
+    let outcome = rig.python("s1", "e1", script);
+    assert_eq!(outcome.end.cause, Some(Cause::Memory), "{outcome:?}");
+    let running = "cat /proc/[0-9]*/status | grep -c brig-files";
+    assert_eq!(rig.sh("s1", "e2", running).stdout, "1\n");
+    drop(up);
+    rig.stop();
+}
+
+#[test]
+fn sockets_hold_no_memory_beside_the_limit() {
+    let script = "import socket, os\nheld = []\ntotal = 0\n\
+                  for _ in range(100):\n\
+                  \x20   a, b = socket.create_server(('127.0.0.1', 0)), socket.socket()\n\
+                  \x20   b.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 8 << 20); b.connect(a.getsockname())\n\
+                  \x20   c, _ = a.accept(); b.setblocking(False); held += [a, b, c]\n\
+                  \x20   try:\n\
+                  \x20       while True: total += b.send(bytes(1 << 16))\n\
+                  \x20   except BlockingIOError: pass\n\
+                  print(total >> 20)";
+    let mut rig = Rig::start();
+    rig.make("s1");
+    let outcome = rig.run(Spawn {
+        timeout_ms: 20_000 * slow(),
+        ..command("s1", "e1", &["python3", "-c", script])
+    });
+    // On version 2 it counts as memory: the end is then the limit's.
+    let held: u64 = outcome.stdout.trim().parse().unwrap_or(0);
+    assert!(held < 100, "{outcome:?}");
+    rig.stop();
+}
+
+#[test]
 fn bad_requests_name_the_field_and_leave_nothing() {
     let mut rig = Rig::start();
     let good = || Rig::request("data", "bad", quantities());

@@ -110,7 +110,7 @@ fn cgroups_limits_are_on_and_go_with_the_session() {
         ..
     } = quantities();
     let memory = guest("memory.limit_in_bytes").or_else(|| guest("memory.max"));
-    assert_eq!(memory, Some((memory_bytes + disk_bytes).to_string()));
+    assert_eq!(memory, Some((memory_bytes + disk_bytes + (32 << 20)).to_string()));
     assert_eq!(guest("pids.max"), Some((pids + 1).to_string()));
     let cpu = guest("cpu.cfs_quota_us").or_else(|| guest("cpu.max").map(|text| text.replace(" 100000", "")));
     assert_eq!(cpu.as_deref(), Some("100000"));
@@ -378,6 +378,41 @@ fn drop_privileges_and_no_new_privs_leave_nothing() {
 }
 
 #[test]
+fn directory_leads_nowhere_through_open_descriptors() {
+    let mut rig = Rig::start();
+    rig.make("s1");
+    let made = rig.sh(
+        "s1",
+        "elink",
+        "for n in 3 4 5 6 7; do ln -s /proc/self/fd/$n /tmp/l$n; done",
+    );
+    assert_eq!(made.end.exit, Exit::Code(0), "{made:?}");
+    let numbers = (0..64).map(|number| format!("/proc/self/fd/{number}"));
+    let others = [
+        "/proc/self/root",
+        "/proc/self/cwd",
+        "/proc/1/root",
+        "/tmp/l3",
+        "/tmp/l4",
+        "/tmp/l5",
+        "/tmp/l6",
+        "/tmp/l7",
+    ];
+    for (count, path) in numbers.chain(others.map(str::to_owned)).enumerate() {
+        let mut spawn = support::command("s1", &format!("e{count}"), &["pwd"]);
+        if let brig_jailer::api::Work::Command { directory, .. } = &mut spawn.work {
+            *directory = Some(path.clone().into_bytes());
+        }
+        let refused = rig.try_spawn(spawn).unwrap_err();
+        assert!(
+            refused.to_string().starts_with("jail step directory"),
+            "{path}: {refused}"
+        );
+    }
+    rig.stop();
+}
+
+#[test]
 fn directory_is_home_or_what_was_asked_for() {
     assert_eq!(inside("pwd"), "/home/user\n");
     let mut rig = Rig::start();
@@ -430,7 +465,12 @@ fn a_program_that_can_not_start_leaves_no_group() {
     let _refused = rig
         .try_spawn(support::command("leftover", "enone", &["nosuchprogram"]))
         .unwrap_err();
-    assert!(!groups("leftover").iter().any(|group| group.ends_with("enone")));
+    // The child is dead, but may still be on its way out of its group.
+    let gone = (0..200).any(|_| {
+        std::thread::sleep(std::time::Duration::from_millis(10));
+        !groups("leftover").iter().any(|group| group.ends_with("enone"))
+    });
+    assert!(gone);
     rig.send(&brig_jailer::api::Request::Close {
         session: id("leftover"),
     });

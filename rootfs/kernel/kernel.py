@@ -10,4 +10,4 @@ sys.path.insert(0, __file__.rpartition("/")[0])
 from brig_kernel import run  # noqa: E402  (the path has to be there first)
 
 del sys.path[0]
-run(3)
+run(3, 4)

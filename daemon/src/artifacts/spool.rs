@@ -1,7 +1,7 @@
 //! Where bytes that came out of a session lie until they are handed on: files without a name.
 //!
 //! A spool file is unlinked from the start (`O_TMPFILE` where the file system has it), so nothing is left behind,
-//! however brigd ends. The sum of all files is bounded. Reading and writing run on the blocking pool.
+//! however brigd ends, and each is a descriptor for as long as it lies here. Number and sum of all files are bounded. Reading and writing run on the blocking pool.
 
 use std::fs::File;
 use std::io::{self, Write};
@@ -27,6 +27,9 @@ pub enum SpoolError {
     /// All files together would be larger than the spool may be.
     #[error("spool {path}: full, {max_bytes} bytes are in use")]
     Full { path: PathBuf, max_bytes: u64 },
+    /// As many files as there may be are in the spool: each is an open descriptor.
+    #[error("spool {path}: full, {max_files} files are in use")]
+    TooMany { path: PathBuf, max_files: u64 },
     #[error("spool {path}: {source}")]
     File { path: PathBuf, source: io::Error },
     /// A write was given up half way.
@@ -44,32 +47,33 @@ pub struct Spool {
 struct Shared {
     directory: PathBuf,
     max_bytes: u64,
+    max_files: u64,
     used: AtomicU64,
+    files: AtomicU64,
 }
 
 impl Spool {
-    /// Uses a directory, which must exist, for at most `max_bytes` at one time.
-    pub fn new(directory: &Path, max_bytes: u64) -> Self {
+    /// Uses a directory, which must exist, for at most `max_bytes` in at most `max_files` files at one time.
+    pub fn new(directory: &Path, max_bytes: u64, max_files: u64) -> Self {
         let directory = directory.to_owned();
         Self {
             shared: Arc::new(Shared {
                 directory,
                 max_bytes,
+                max_files,
                 used: AtomicU64::new(0),
+                files: AtomicU64::new(0),
             }),
         }
     }
 
     /// Starts a file that may grow to `max_bytes`.
     pub async fn create(&self, max_bytes: u64) -> Result<Spooled, SpoolError> {
+        let room = Room::for_file(&self.shared)?;
         let shared = Arc::clone(&self.shared);
         let made = spawn_blocking(move || tempfile::tempfile_in(&shared.directory)).await;
         let file = made.unwrap_or_else(|error| Err(io::Error::other(error)));
         let file = file.map_err(|source| self.shared.failed(source))?;
-        let room = Room {
-            shared: Arc::clone(&self.shared),
-            bytes: 0,
-        };
         let inner = Inner {
             file,
             hash: Sha256::new(),
@@ -104,7 +108,7 @@ impl Shared {
     }
 }
 
-/// A part of the spool's room, given back when it is dropped.
+/// A file's part of the spool's room, given back when it is dropped.
 #[derive(Debug)]
 struct Room {
     shared: Arc<Shared>,
@@ -112,6 +116,20 @@ struct Room {
 }
 
 impl Room {
+    fn for_file(shared: &Arc<Shared>) -> Result<Self, SpoolError> {
+        let more = |files: u64| (files < shared.max_files).then_some(files + 1);
+        match shared.files.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more) {
+            Ok(_) => Ok(Self {
+                shared: Arc::clone(shared),
+                bytes: 0,
+            }),
+            Err(_) => Err(SpoolError::TooMany {
+                path: shared.directory.clone(),
+                max_files: shared.max_files,
+            }),
+        }
+    }
+
     fn take(&mut self, more: u64) -> Result<(), SpoolError> {
         let fits = |used: u64| used.checked_add(more).filter(|sum| *sum <= self.shared.max_bytes);
         match self
@@ -134,6 +152,7 @@ impl Room {
 impl Drop for Room {
     fn drop(&mut self) {
         self.shared.used.fetch_sub(self.bytes, Ordering::Relaxed);
+        self.shared.files.fetch_sub(1, Ordering::Relaxed);
     }
 }
 

@@ -1,7 +1,7 @@
 use std::io::Cursor;
 use std::time::Duration;
 
-use tokio::net::UnixStream;
+use tokio::net::unix::pipe;
 
 use super::*;
 
@@ -42,7 +42,7 @@ fn result_of(data: &[(&str, &str)]) -> RichResult {
 
 #[tokio::test]
 async fn a_run_travels_as_one_frame() {
-    let (mut ours, mut theirs) = UnixStream::pair().unwrap();
+    let (mut ours, mut theirs) = pipe::pipe().unwrap();
     let run = Run {
         code: "print('é\u{0}')\n".to_owned(),
         argv: vec!["main.py".to_owned(), "x".to_owned()],
@@ -312,11 +312,14 @@ async fn any_bytes_at_all_end_without_a_panic() {
 }
 
 #[tokio::test]
-async fn a_process_that_is_killed_with_our_request_unread_is_an_end() {
-    let (mut ours, theirs) = UnixStream::pair().unwrap();
-    ours.write_all(b"never read").await.unwrap();
-    drop(theirs);
-    let mut reader = KernelReader::new(ours);
+async fn a_process_that_is_killed_is_an_end_for_both_ways() {
+    let (mut requests, theirs_in) = pipe::pipe().unwrap();
+    let (theirs_out, frames) = pipe::pipe().unwrap();
+    requests.write_all(b"never read").await.unwrap();
+    drop((theirs_in, theirs_out));
+    let error = requests.write_all(b"x").await.unwrap_err();
+    assert_eq!(error.kind(), io::ErrorKind::BrokenPipe);
+    let mut reader = KernelReader::new(frames);
     let next = tokio::time::timeout(Duration::from_secs(5), reader.next())
         .await
         .unwrap();

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use brig_jailer::files::wire::{Change, Collect, Detail, Found, Inspect, Skip, Walk};
+use brig_jailer::files::wire::{Change, Collect, Detail, Found, Inspect, Skip, Space, Walk};
 use brig_jailer::policy::{Class, Handling};
 use brig_proto::v1::{
     Artifact, ArtifactChange, ArtifactClass, ArtifactDetails, ArtifactHandling, NoticeKind, ReviewState,
@@ -14,6 +14,7 @@ use crate::artifacts::{Guess, Judgement, Review, Spool, Stored};
 use crate::files::{Files, FilesError};
 use crate::names;
 use crate::run::admit::{Expected, Job, new_id};
+use crate::run::finish::Full;
 use crate::run::gate;
 use crate::run::inputs::hex;
 use crate::run::log::Log;
@@ -31,8 +32,27 @@ const COLLECT: Duration = Duration::from_secs(60);
 pub struct Collection {
     pub artifacts: Vec<Artifact>,
     pub missing: Vec<String>,
-    /// Bytes that the files take up, inputs left out.
-    pub disk_bytes: u64,
+    /// How full the session's file system was, as far as the helper told.
+    pub space: Space,
+}
+
+impl Collection {
+    /// Bytes that the files take up, inputs and those outside of the working directory included.
+    pub fn disk_bytes(&self, job: &Job) -> u64 {
+        self.space.used_bytes.min(job.limits.disk_bytes)
+    }
+
+    /// Whether the file system was full, and of what.
+    pub fn full(&self) -> Option<Full> {
+        let space = self.space;
+        if space.total_bytes > 0 && space.used_bytes >= space.total_bytes {
+            Some(Full::Bytes)
+        } else if space.total_inodes > 0 && space.used_inodes >= space.total_inodes {
+            Some(Full::Inodes)
+        } else {
+            None
+        }
+    }
 }
 
 /// How far a walk over a session's files goes: as deep as artifacts may lie, and over all files that there can be.
@@ -56,6 +76,7 @@ pub async fn collect(files: &mut Files, job: &Job, spool: &Spool, log: &Log) -> 
         job,
         spool,
         log,
+        left: job.limits.disk_bytes,
         collection: Collection::default(),
     };
     if tokio::time::timeout(COLLECT, collector.run()).await.is_err() {
@@ -74,6 +95,9 @@ struct Collector<'c> {
     job: &'c Job,
     spool: &'c Spool,
     log: &'c Log,
+    /// What the files still to come may have together. All that the session can hold is enough for whatever was
+    /// written; only holes, which cost the session nothing, come to more.
+    left: u64,
     collection: Collection,
 }
 
@@ -89,7 +113,7 @@ impl Collector<'_> {
         if listing.totals.truncated.is_some() {
             self.skipped("there are more files than were looked at");
         }
-        self.collection.disk_bytes = listing.found.iter().map(|found| found.allocated).sum();
+        self.collection.space = listing.totals.space;
         let mut found: Vec<Found> = listing
             .found
             .into_iter()
@@ -122,11 +146,17 @@ impl Collector<'_> {
             self.skipped("a path longer than 1,024 bytes");
             return Ok(());
         }
-        let mut file = self.spool.create(self.job.artifacts.bytes_each).await?;
-        self.files
-            .get(&found.path, self.job.artifacts.bytes_each, &mut file)
-            .await?;
+        if found.size > self.left {
+            let all = self.job.limits.disk_bytes;
+            let why = format!("{}, all files together may have {all} bytes", reason(Skip::TooLarge));
+            self.skipped(&format!("{}: {why}", shown(&found.path)));
+            return Ok(());
+        }
+        let most = self.job.artifacts.bytes_each.min(self.left);
+        let mut file = self.spool.create(most).await?;
+        self.files.get(&found.path, most, &mut file).await?;
         let stored = Arc::new(file.finish()?);
+        self.left -= stored.size();
         let rules = &self.job.policy.artifacts;
         let guess = Guess::new(rules, &found.path, stored.prefix(), stored.size());
         let inspect = Inspect {
@@ -264,58 +294,4 @@ fn reason(skip: Skip) -> &'static str {
 }
 
 #[cfg(test)]
-mod tests {
-    use crate::names::RelativePath;
-
-    use super::*;
-
-    fn expected(path: &str, media_type: Option<&str>, max_bytes: Option<u64>) -> Expected {
-        let path = RelativePath::parse("f", path).unwrap();
-        Expected {
-            path,
-            media_type: media_type.map(str::to_owned),
-            max_bytes,
-        }
-    }
-
-    #[test]
-    fn an_output_is_missing_if_it_is_absent_of_another_type_or_too_large() {
-        let artifact = Artifact {
-            path: "a.png".to_owned(),
-            r#type: "image/png".to_owned(),
-            size_bytes: 10,
-            ..Artifact::default()
-        };
-        let asked = [
-            expected("a.png", Some("image/png"), Some(10)),
-            expected("./a.png", None, None),
-            expected("b.png", None, None),
-            expected("a.png", Some("image/jpeg"), None),
-            expected("a.png", None, Some(9)),
-        ];
-        assert_eq!(missing(&asked, &[artifact]), ["b.png", "a.png", "a.png"]);
-    }
-
-    #[test]
-    fn only_known_numbers_become_details() {
-        let claims = [
-            ("width".to_owned(), Detail::Number(1200)),
-            ("rows".to_owned(), Detail::Number(12449)),
-            ("height".to_owned(), Detail::Number(u64::MAX)),
-            ("kind".to_owned(), Detail::Text("x".to_owned())),
-        ];
-        assert_eq!(
-            details(&claims),
-            ArtifactDetails {
-                width: Some(1200),
-                rows: Some(12448),
-                ..ArtifactDetails::default()
-            }
-        );
-    }
-
-    #[test]
-    fn guest_paths_are_escaped_in_notices() {
-        assert_eq!(shown(b"a\n\x1b[31m\xff"), "\"a\\n\\x1b[31m\\xff\"");
-    }
-}
+mod tests;

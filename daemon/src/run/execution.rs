@@ -7,7 +7,7 @@ use std::time::SystemTime;
 use brig_jailer::ids::Id;
 use brig_proto::v1;
 use brig_proto::v1::execution_spec::Work as SpecWork;
-use brig_proto::v1::{EffectiveLimits, ExecutionSpec, InputFile, OnDisconnect};
+use brig_proto::v1::{EffectiveLimits, ExecutionResult, ExecutionSpec, InputFile, OnDisconnect};
 use prost::Message;
 use prost_types::Duration;
 use sha2::{Digest, Sha256};
@@ -17,7 +17,7 @@ use crate::output::Output;
 use crate::principal::Principal;
 use crate::run::admit::{Content, Job, Work};
 use crate::run::inputs::hex;
-use crate::run::log::Log;
+use crate::run::log::{Held, Log};
 
 /// One accepted execution, as long as somebody may ask for it.
 #[derive(Debug)]
@@ -103,7 +103,7 @@ impl Execution {
         }
     }
 
-    /// Shows the execution as it is now; `whole` with code, environment and result.
+    /// Shows the execution as it is now; `whole` with code, environment and all of the result.
     pub fn show(&self, whole: bool) -> v1::Execution {
         let progress = self.log.progress();
         let mut spec = self.spec.clone();
@@ -125,7 +125,9 @@ impl Execution {
             start_time: progress.start_time.map(Into::into),
             end_time: progress.end_time.map(Into::into),
             last_sequence: progress.last_sequence,
-            result: progress.result.filter(|_| whole).map(|result| *result),
+            result: progress
+                .result
+                .map(|result| if whole { *result } else { outline(*result) }),
             tenant: self.principal.tenant.clone(),
             user: self.user.clone(),
             policy: self.policy.clone(),
@@ -136,9 +138,13 @@ impl Execution {
         }
     }
 
-    /// Bytes of memory that it holds.
-    pub fn weight(&self) -> u64 {
-        self.log.weight() + self.spec.encoded_len() as u64
+    /// What it takes up.
+    pub fn holds(&self) -> Held {
+        let log = self.log.holds();
+        Held {
+            memory_bytes: log.memory_bytes + self.spec.encoded_len() as u64,
+            ..log
+        }
     }
 
     /// Notes one more caller.
@@ -176,6 +182,17 @@ impl Stop {
         self.told.cancelled().await;
         self.cause().unwrap_or(StopCause::Cancel)
     }
+}
+
+/// A result without what can be large: what the program wrote and showed.
+fn outline(mut result: ExecutionResult) -> ExecutionResult {
+    result.stdout.clear();
+    result.stderr.clear();
+    result.results.clear();
+    if let Some(error) = &mut result.error {
+        error.traceback.clear();
+    }
+    result
 }
 
 /// The bytes that name a piece of work: the code, or the arguments of the command, each ended by NUL.

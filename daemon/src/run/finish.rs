@@ -33,10 +33,17 @@ pub struct Facts<'f> {
     /// What the kernel says about an exception.
     pub claim: Option<&'f ErrorClaim>,
     pub output_dropped: bool,
-    /// The tmpfs was seen full.
-    pub disk_full: bool,
+    /// The session's file system was full at the end.
+    pub disk_full: Option<Full>,
     pub duration_ms: u64,
     pub limits: Limits,
+}
+
+/// What a full file system has no more of.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Full {
+    Bytes,
+    Inodes,
 }
 
 /// The limits that causes name.
@@ -48,6 +55,7 @@ pub struct Limits {
     pub memory_max_bytes: u64,
     pub pids: u64,
     pub disk_bytes: u64,
+    pub inodes: u64,
     pub output_bytes: u64,
     pub max_age_ms: u64,
 }
@@ -149,17 +157,26 @@ fn failed_of(facts: &Facts<'_>, end: &End) -> Option<Cause> {
             ..plain(CauseKind::Processes, message)
         });
     }
-    if facts.disk_full || says(&["No space left on device"]) {
-        let message = format!(
-            "the working directory may hold {} in all",
-            size(facts.limits.disk_bytes)
-        );
-        return Some(Cause {
-            limit: Some(facts.limits.disk_bytes),
-            ..plain(CauseKind::Disk, message)
-        });
+    // A command has no exception to say why it failed; a full disk says enough.
+    let full = facts.disk_full.is_some() && facts.claim.is_none();
+    (full || says(&["No space left on device"])).then(|| disk(facts))
+}
+
+fn disk(facts: &Facts<'_>) -> Cause {
+    let message = format!("there is room for {} in all", disk_limit(facts));
+    Cause {
+        // The limit is told in bytes always.
+        limit: (facts.disk_full != Some(Full::Inodes)).then_some(facts.limits.disk_bytes),
+        ..plain(CauseKind::Disk, message)
     }
-    None
+}
+
+/// The limit of files that was reached, for people.
+fn disk_limit(facts: &Facts<'_>) -> String {
+    match facts.disk_full {
+        Some(Full::Inodes) => format!("{} files and directories", facts.limits.inodes),
+        Some(Full::Bytes) | None => format!("{} of files", size(facts.limits.disk_bytes)),
+    }
 }
 
 fn stopped(facts: &Facts<'_>) -> (Status, Option<Cause>) {
@@ -237,7 +254,7 @@ fn session_age(facts: &Facts<'_>) -> (Status, Option<Cause>) {
 
 fn memory(facts: &Facts<'_>, end: &End) -> (Status, Option<Cause>) {
     let limit = facts.limits.memory_bytes;
-    let message = format!("the code needed more than {} of memory", size(limit));
+    let message = format!("memory and files together needed more than {}", together(&facts.limits));
     let used = (end.usage.memory_peak_bytes > 0).then_some(end.usage.memory_peak_bytes);
     (
         Status::OutOfMemory,
@@ -246,6 +263,17 @@ fn memory(facts: &Facts<'_>, end: &End) -> (Status, Option<Cause>) {
             used,
             ..plain(CauseKind::Memory, message)
         }),
+    )
+}
+
+/// The limit of memory as it is enforced: files lie in memory, so that one limit is on both.
+fn together(limits: &Limits) -> String {
+    let (memory, disk) = (limits.memory_bytes, limits.disk_bytes);
+    format!(
+        "{} ({} of memory and {} of files)",
+        size(memory.saturating_add(disk)),
+        size(memory),
+        size(disk)
     )
 }
 
@@ -282,7 +310,7 @@ fn limits_hit(facts: &Facts<'_>, cause: Option<&Cause>) -> Vec<CauseKind> {
         hit.extend((end.oom_kills > 0).then_some(CauseKind::Memory));
         hit.extend((end.pids_refused > 0).then_some(CauseKind::Processes));
     }
-    hit.extend(facts.disk_full.then_some(CauseKind::Disk));
+    hit.extend(facts.disk_full.map(|_| CauseKind::Disk));
     hit.extend(facts.output_dropped.then_some(CauseKind::Output));
     hit.sort_unstable_by_key(|kind| *kind as i32);
     hit.dedup();
@@ -310,9 +338,9 @@ fn hint(facts: &Facts<'_>, status: Status, cause: Option<&Cause>) -> Option<Stri
         (Status::OutOfMemory, _) => {
             let more = more(limits.memory_bytes, limits.memory_max_bytes, "memory", size);
             Some(format!(
-                "The code needed more than {} of memory: load less at one time, for example in chunks or with fewer \
-                 columns{more}.",
-                size(limits.memory_bytes)
+                "Memory and files together needed more than {}: load less at one time, for example in chunks or with \
+                 fewer columns{more}.",
+                together(limits)
             ))
         }
         (Status::OutputLimit, _) => Some(format!(
@@ -323,8 +351,8 @@ fn hint(facts: &Facts<'_>, status: Status, cause: Option<&Cause>) -> Option<Stri
             Some("The code made a system call that is not allowed here: do it without that operation.".to_owned())
         }
         (Status::Error, Some(CauseKind::Disk)) => Some(format!(
-            "The working directory is full ({} in all): write less, and delete files that are not needed.",
-            size(limits.disk_bytes)
+            "There is room for {} in all, with those in /tmp: write less, and delete files that are not needed.",
+            disk_limit(facts)
         )),
         (Status::Error, Some(CauseKind::Processes)) => Some(format!(
             "At most {} processes and threads may exist at one time: use fewer workers.",

@@ -2,7 +2,6 @@
 
 use std::io;
 use std::os::fd::OwnedFd;
-use std::os::unix::net::UnixStream as StdUnixStream;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -14,8 +13,9 @@ use brig_proto::v1::execution_event::Event;
 use brig_proto::v1::rich_datum::Content;
 use brig_proto::v1::{NoticeKind, RichDatum, RichResult};
 use prost::Message;
-use tokio::net::UnixStream;
-use tracing::debug;
+use tokio::net::unix::pipe;
+use tokio::time::timeout;
+use tracing::{debug, warn};
 
 use crate::kernel::{self, Claim, ErrorClaim, KernelReader};
 use crate::run::gate;
@@ -23,6 +23,23 @@ use crate::run::log::Log;
 
 /// How long a result may wait for the output that was written before it, in milliseconds.
 const CATCH_UP_MS: u32 = 20;
+
+/// Our ends of a kernel's pipes.
+#[derive(Debug)]
+pub struct KernelPipes {
+    /// Where the request goes in.
+    pub request: OwnedFd,
+    /// Where the frames come out.
+    pub frames: OwnedFd,
+}
+
+/// What a kernel is given.
+#[derive(Debug)]
+pub struct KernelInput {
+    pub run: kernel::Run,
+    /// How long it may take to read it.
+    pub patience: Duration,
+}
 
 /// What the kernel said. Claims.
 #[derive(Debug, Clone, Default)]
@@ -44,20 +61,17 @@ pub struct Listener {
 }
 
 impl Listener {
-    /// Sends the code and takes what comes, until the socket or the protocol ends.
-    pub async fn listen(self, fd: OwnedFd, run: kernel::Run) {
-        if let Err(error) = self.talk(fd, run).await {
-            debug!(%error, "kernel socket failed");
+    /// Sends the code and takes what comes, until the pipe or the protocol ends.
+    pub async fn listen(self, pipes: KernelPipes, input: KernelInput) {
+        if let Err(error) = self.talk(pipes, input).await {
+            debug!(%error, "kernel pipe failed");
         }
     }
 
-    async fn talk(&self, fd: OwnedFd, run: kernel::Run) -> io::Result<()> {
-        let socket = StdUnixStream::from(fd);
-        socket.set_nonblocking(true)?;
-        let (reading, mut writing) = UnixStream::from_std(socket)?.into_split();
-        kernel::send_run(&mut writing, &run).await?;
-        drop(run);
-        let mut reader = KernelReader::new(reading);
+    async fn talk(&self, pipes: KernelPipes, input: KernelInput) -> io::Result<()> {
+        let frames = pipe::Receiver::from_owned_fd(pipes.frames)?;
+        give(pipes.request, input).await?;
+        let mut reader = KernelReader::new(frames);
         while let Some(claim) = reader.next().await {
             match claim {
                 Claim::Result(result) => {
@@ -115,6 +129,18 @@ impl Listener {
     }
 }
 
+/// Writes the request and closes its pipe. A pipe holds less than a long request, and nobody has to read it.
+async fn give(request: OwnedFd, input: KernelInput) -> io::Result<()> {
+    let mut request = pipe::Sender::from_owned_fd(request)?;
+    match timeout(input.patience, kernel::send_run(&mut request, &input.run)).await {
+        Ok(sent) => sent,
+        Err(_elapsed) => {
+            warn!(patience = ?input.patience, "kernel did not read its request in time");
+            Err(io::ErrorKind::TimedOut.into())
+        }
+    }
+}
+
 /// Writes a claim in the form of the API; says how many forms were left out.
 fn rich_result(policy: &Policy, claim: kernel::RichResult) -> (RichResult, usize) {
     let all = claim.data.len();
@@ -149,7 +175,49 @@ fn is_text(media_type: &str) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use rustix::pipe::{PipeFlags, pipe_with};
+    use tokio::io::AsyncReadExt;
+
     use super::*;
+
+    fn long_request(patience: Duration) -> KernelInput {
+        let run = kernel::Run {
+            code: "#".repeat(1 << 20),
+            argv: Vec::new(),
+            filename: "main.py".to_owned(),
+            threads: 1,
+        };
+        KernelInput { run, patience }
+    }
+
+    #[tokio::test]
+    async fn a_request_that_nobody_reads_is_given_up_and_its_pipe_is_closed() {
+        let (theirs, ours) = pipe_with(PipeFlags::CLOEXEC).unwrap();
+        let given = timeout(
+            Duration::from_secs(5),
+            give(ours, long_request(Duration::from_millis(50))),
+        );
+        let error = given.await.unwrap().unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::TimedOut);
+        let mut left = Vec::new();
+        let mut theirs = pipe::Receiver::from_owned_fd(theirs).unwrap();
+        theirs.read_to_end(&mut left).await.unwrap();
+        assert!(!left.is_empty() && left.len() < 1 << 20, "{}", left.len());
+    }
+
+    #[tokio::test]
+    async fn a_request_longer_than_a_pipe_arrives_whole_and_then_its_end() {
+        let (theirs, ours) = pipe_with(PipeFlags::CLOEXEC).unwrap();
+        let mut theirs = pipe::Receiver::from_owned_fd(theirs).unwrap();
+        let mut bytes = Vec::new();
+        let (given, read) = tokio::join!(
+            give(ours, long_request(Duration::from_secs(5))),
+            theirs.read_to_end(&mut bytes)
+        );
+        assert!(given.is_ok() && read.unwrap() > 1 << 20);
+        let length = u32::from_le_bytes(bytes[..4].try_into().unwrap());
+        assert_eq!(usize::try_from(length).unwrap(), bytes.len() - 4);
+    }
 
     #[test]
     fn results_are_bytes_or_text_by_their_type_and_what_is_neither_is_left_out() {

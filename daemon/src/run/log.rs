@@ -34,6 +34,15 @@ pub struct Log {
     changes: watch::Sender<u64>,
 }
 
+/// What something that is kept takes up.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Held {
+    pub memory_bytes: u64,
+    /// Files of the spool, each an open descriptor.
+    pub files: u64,
+    pub file_bytes: u64,
+}
+
 /// What is known of an execution now.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Progress {
@@ -58,6 +67,8 @@ struct State {
     notices: usize,
     /// Bytes that the entries take up.
     bytes: usize,
+    /// Files of the spool that the entries hold.
+    files: Held,
     closed: bool,
     /// What ends the streams of callers instead of `finished`, when nothing was started.
     refusal: Option<Status>,
@@ -102,6 +113,27 @@ enum Step {
     End,
 }
 
+impl Held {
+    /// Counts something more.
+    pub fn add(&mut self, more: &Self) {
+        self.memory_bytes += more.memory_bytes;
+        self.files += more.files;
+        self.file_bytes += more.file_bytes;
+    }
+
+    /// Counts something no more that was counted before.
+    pub fn take(&mut self, less: &Self) {
+        self.memory_bytes -= less.memory_bytes;
+        self.files -= less.files;
+        self.file_bytes -= less.file_bytes;
+    }
+
+    /// Whether it is no more than that, in anything.
+    pub fn fits(&self, most: &Self) -> bool {
+        self.memory_bytes <= most.memory_bytes && self.files <= most.files && self.file_bytes <= most.file_bytes
+    }
+}
+
 impl Log {
     /// Starts the log of an execution.
     pub fn new(execution: Id, session: Id, output: Arc<Output>) -> Self {
@@ -121,6 +153,7 @@ impl Log {
             chunks: 0,
             notices: 0,
             bytes: 0,
+            files: Held::default(),
             closed: false,
             refusal: None,
         };
@@ -208,13 +241,18 @@ impl Log {
         self.lock().progress.clone()
     }
 
-    /// Bytes of memory that the log holds, output included.
-    pub fn weight(&self) -> u64 {
+    /// What the log takes up, output included.
+    pub fn holds(&self) -> Held {
         let kept = |stream| {
             let count = self.output.count(stream);
             count.bytes - count.dropped
         };
-        self.lock().bytes as u64 + kept(Stream::Stdout) + kept(Stream::Stderr)
+        let output = kept(Stream::Stdout) + kept(Stream::Stderr);
+        let log = self.lock();
+        Held {
+            memory_bytes: log.bytes as u64 + output,
+            ..log.files
+        }
     }
 
     /// Follows the log from after a sequence number; `inline` asks for the bytes of artifacts.
@@ -285,6 +323,10 @@ impl State {
                 Entry::Output(_) => 0,
                 Entry::Artifact(_, artifact, _) => artifact.encoded_len(),
             };
+        if let Entry::Artifact(_, _, Some(file)) = &entry {
+            self.files.files += 1;
+            self.files.file_bytes += file.size();
+        }
         self.entries.push(entry);
         self.progress.last_sequence = self.entries.len() as u64;
     }

@@ -10,18 +10,25 @@ use brig_proto::v1::Reason;
 use crate::config::Role;
 use crate::principal::Principal;
 use crate::run::execution::Execution;
+use crate::run::log::Held;
 use crate::status::Problem;
 
 /// How long an execution can be asked for after its end.
 const KEPT: Duration = Duration::from_secs(10 * 60);
 /// How many that ended are kept at most.
 const KEPT_MAX: usize = 1024;
-/// How much memory those that ended may take up together, in bytes.
-const KEPT_BYTES: u64 = 32 * 1024 * 1024;
+/// How much those that ended may take up together.
+pub const KEPT_HELD: Held = Held {
+    memory_bytes: 32 * 1024 * 1024,
+    files: 1024,
+    file_bytes: 1024 * 1024 * 1024,
+};
 
 /// All executions that are known.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Registry {
+    /// How much those that ended may take up together; the oldest are forgotten before it is more.
+    most: Held,
     state: Mutex<State>,
 }
 
@@ -32,14 +39,14 @@ struct State {
     requests: HashMap<(String, Id), Id>,
     /// Ended executions, oldest first, with what they hold.
     ended: VecDeque<Ended>,
-    ended_bytes: u64,
+    held: Held,
 }
 
 #[derive(Debug)]
 struct Ended {
     execution: Id,
     time: Instant,
-    bytes: u64,
+    held: Held,
 }
 
 /// What a new execution met.
@@ -51,10 +58,16 @@ pub enum Entered {
 }
 
 impl Registry {
+    /// Makes an empty registry; those that ended may take up `most` together.
+    pub fn new(most: Held) -> Self {
+        let state = Mutex::default();
+        Self { most, state }
+    }
+
     /// Enters an execution, unless the same request made one before.
     pub fn enter(&self, execution: &Arc<Execution>) -> Result<Entered, Problem> {
         let mut state = self.lock();
-        state.forget_old(Instant::now());
+        state.forget_old(Instant::now(), &self.most);
         if let Some(request) = &execution.request {
             let key = (execution.principal.tenant.clone(), request.clone());
             if let Some(known) = state.requests.get(&key).and_then(|id| state.executions.get(id)) {
@@ -78,20 +91,20 @@ impl Registry {
     /// Starts the time after which an execution is forgotten.
     pub fn ended(&self, execution: &Execution) {
         let mut state = self.lock();
-        let bytes = execution.weight();
-        state.ended_bytes += bytes;
+        let held = execution.holds();
+        state.held.add(&held);
         state.ended.push_back(Ended {
             execution: execution.id.clone(),
             time: Instant::now(),
-            bytes,
+            held,
         });
-        state.forget_old(Instant::now());
+        state.forget_old(Instant::now(), &self.most);
     }
 
     /// Finds an execution that this principal may see.
     pub fn get(&self, principal: &Principal, field: &str, id: &str) -> Result<Arc<Execution>, Problem> {
         let mut state = self.lock();
-        state.forget_old(Instant::now());
+        state.forget_old(Instant::now(), &self.most);
         let found = Id::parse(id)
             .ok()
             .and_then(|id| state.executions.get(&id))
@@ -100,7 +113,7 @@ impl Registry {
             kind: "execution",
             name: id.chars().take(60).collect(),
             why: format!(
-                "{field}: not of this tenant, or ended more than {} minutes ago",
+                "{field}: not of this tenant, or forgotten, at the latest {} minutes after its end",
                 KEPT.as_secs() / 60
             ),
             reason: Reason::ExecutionNotFound,
@@ -110,7 +123,7 @@ impl Registry {
     /// All executions that this principal may see, newest first.
     pub fn list(&self, principal: &Principal) -> Vec<Arc<Execution>> {
         let mut state = self.lock();
-        state.forget_old(Instant::now());
+        state.forget_old(Instant::now(), &self.most);
         let mut found: Vec<_> = state
             .executions
             .values()
@@ -172,14 +185,14 @@ impl State {
         Ok(())
     }
 
-    fn forget_old(&mut self, now: Instant) {
+    fn forget_old(&mut self, now: Instant, most: &Held) {
         while let Some(oldest) = self.ended.front() {
             let old = now.duration_since(oldest.time) >= KEPT;
-            if !old && self.ended.len() <= KEPT_MAX && self.ended_bytes <= KEPT_BYTES {
+            if !old && self.ended.len() <= KEPT_MAX && self.held.fits(most) {
                 return;
             }
             let id = oldest.execution.clone();
-            self.ended_bytes -= oldest.bytes;
+            self.held.take(&oldest.held);
             self.ended.pop_front();
             self.remove(&id);
         }
@@ -194,3 +207,6 @@ impl State {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -16,7 +16,7 @@ use crate::output::{Stream, View, cut_text};
 use crate::run::admit::Job;
 use crate::run::collect::Collection;
 use crate::run::execution::{Execution, cpus, span};
-use crate::run::finish::{Cause, Conclusion, Ended, Facts, Limits};
+use crate::run::finish::{Cause, Conclusion, Ended, Facts, Full, Limits};
 use crate::run::listen::Claims;
 use crate::run::session::Times;
 use crate::status::Problem;
@@ -37,15 +37,21 @@ pub struct Report<'r> {
 }
 
 /// What decides about the end of an execution that started.
-pub fn facts<'f>(execution: &Execution, job: &Job, ended: Ended, claims: &'f Claims, times: Times) -> Facts<'f> {
+pub fn facts<'f>(
+    execution: &Execution,
+    job: &Job,
+    ended: Ended,
+    claims: &'f Claims,
+    disk_full: Option<Full>,
+    times: Times,
+) -> Facts<'f> {
     let dropped = |stream| execution.output.count(stream).dropped > 0;
     Facts {
         ended,
         stop: execution.stop.cause(),
         claim: claims.error.as_ref(),
         output_dropped: dropped(Stream::Stdout) || dropped(Stream::Stderr),
-        // Nobody tells brigd how full the tmpfs was; what is left is the code's own exception.
-        disk_full: false,
+        disk_full,
         duration_ms: u64::try_from(times.ran.as_millis()).unwrap_or(u64::MAX),
         limits: Limits {
             timeout_ms: job.limits.timeout_ms,
@@ -54,15 +60,20 @@ pub fn facts<'f>(execution: &Execution, job: &Job, ended: Ended, claims: &'f Cla
             memory_max_bytes: job.policy.limits.memory.max.bytes(),
             pids: job.limits.pids,
             disk_bytes: job.limits.disk_bytes,
+            inodes: job.limits.inodes,
             output_bytes: job.limits.output_bytes,
             max_age_ms: job.limits.max_age_ms,
         },
     }
 }
 
-/// The end of an execution whose code did not start by Brig's or the host's fault.
+/// The end of an execution whose code did not start: by Brig's or the host's fault, or because only the jail could
+/// tell that the request was wrong. The closed list of ends has none for that, so that the message must say it.
 pub fn not_started(problem: &Problem) -> Conclusion {
-    failed(problem.to_string())
+    match problem {
+        Problem::Fields(_) => failed(format!("nothing ran, because the request is wrong: {problem}")),
+        _ => failed(problem.to_string()),
+    }
 }
 
 /// The end of an execution that could not be recorded.
@@ -224,8 +235,12 @@ impl<'r> Report<'r> {
             cpu_time: Some(span(std::time::Duration::from_micros(usage.cpu_us))),
             memory_peak_bytes: (usage.memory_peak_bytes > 0).then_some(usage.memory_peak_bytes),
             processes_peak: (usage.processes_peak > 0).then_some(usage.processes_peak),
-            disk_bytes: self.collection.disk_bytes,
+            disk_bytes: self.disk_bytes(),
         }
+    }
+
+    fn disk_bytes(&self) -> u64 {
+        self.job.map_or(0, |job| self.collection.disk_bytes(job))
     }
 
     fn ledger_usage(&self) -> ledger::Usage {
@@ -234,7 +249,7 @@ impl<'r> Report<'r> {
             cpu_us: usage.cpu_us,
             memory_peak_bytes: usage.memory_peak_bytes,
             processes_peak: usage.processes_peak,
-            disk_bytes: self.collection.disk_bytes,
+            disk_bytes: self.disk_bytes(),
         }
     }
 

@@ -18,7 +18,7 @@ use crate::run::admit::{Job, Work};
 use crate::run::collect::{Collection, collect};
 use crate::run::execution::{Execution, StopCause};
 use crate::run::finish::{Ended, conclude, stopped_early};
-use crate::run::listen::Claims;
+use crate::run::listen::{Claims, KernelInput};
 use crate::run::queue::{Permit, Place};
 use crate::run::report::{self, Report};
 use crate::run::start::{Started, start};
@@ -180,7 +180,7 @@ async fn to_end(
         }
     };
     times.collect = collecting.elapsed();
-    let facts = report::facts(execution, job, ended, &claims, times);
+    let facts = report::facts(execution, job, ended, &claims, collection.full(), times);
     let conclusion = conclude(&facts);
     let start_time = Some(start_time);
     let report = Report {
@@ -204,22 +204,26 @@ fn worth_collecting(execution: &Execution, ended: Ended) -> bool {
 
 fn given(job: &mut Job) -> Given {
     let stdin = job.stdin.take();
-    let run = match &mut job.work {
+    let patience = Duration::from_millis(job.limits.start_timeout_ms);
+    let kernel = match &mut job.work {
         Work::Command { .. } => None,
         Work::Code {
             source,
             filename,
             arguments,
-        } => Some(kernel::Run {
-            code: std::mem::take(source),
-            argv: std::iter::once(filename.clone())
-                .chain(std::mem::take(arguments))
-                .collect(),
-            filename: filename.clone(),
-            threads: u32::try_from(job.limits.cpu_millis.div_ceil(1000)).unwrap_or(1).max(1),
+        } => Some(KernelInput {
+            patience,
+            run: kernel::Run {
+                code: std::mem::take(source),
+                argv: std::iter::once(filename.clone())
+                    .chain(std::mem::take(arguments))
+                    .collect(),
+                filename: filename.clone(),
+                threads: u32::try_from(job.limits.cpu_millis.div_ceil(1000)).unwrap_or(1).max(1),
+            },
         }),
     };
-    Given { stdin, run }
+    Given { stdin, kernel }
 }
 
 fn tell_clamped(execution: &Execution, job: &Job) {

@@ -1,7 +1,7 @@
 //! A started program, watched to its end: pipes are emptied, the kernel is listened to, the deadline is held.
 //!
 //! Nothing of the guest is waited for without a limit: once the jailer has told the end, what is still in the pipes has
-//! half a second, what is still on the kernel's socket a tenth.
+//! half a second, what is still in the kernel's pipe a tenth.
 
 use std::os::fd::OwnedFd;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -14,21 +14,22 @@ use tokio::io::AsyncWriteExt;
 use tokio::net::unix::pipe;
 use tokio::task::{JoinHandle, JoinSet};
 use tokio::time::{Instant, sleep_until, timeout};
-use tracing::debug;
+use tracing::{debug, warn};
 
 use crate::jailer::Jail;
-use crate::kernel;
 use crate::output::{Stream, pump};
 use crate::run::execution::{Execution, StopCause};
 use crate::run::finish::Ended;
-use crate::run::listen::{Claims, Listener};
+use crate::run::listen::{Claims, KernelInput, KernelPipes, Listener};
 
 /// How much later than the jailer brigd ends an execution that is out of time.
 const SLACK: Duration = Duration::from_millis(500);
 /// How long after the end the pipes may still bring something.
 const PIPES: Duration = Duration::from_millis(500);
-/// How long after the end the kernel's socket may still bring something.
+/// How long after the end the kernel's pipe may still bring something.
 const FRAMES: Duration = Duration::from_millis(100);
+/// How long a task may take to end that was told to. It ends at its next await, unless a call of its holds it.
+const ABORT: Duration = Duration::from_secs(1);
 /// How long the jailer may take to kill.
 const KILL: Duration = Duration::from_secs(5);
 
@@ -38,14 +39,14 @@ pub struct Pipes {
     pub stdin: Option<OwnedFd>,
     pub stdout: Option<OwnedFd>,
     pub stderr: Option<OwnedFd>,
-    pub kernel: Option<OwnedFd>,
+    pub kernel: Option<KernelPipes>,
 }
 
 /// What is given to the program.
 #[derive(Debug, Default)]
 pub struct Given {
     pub stdin: Option<Vec<u8>>,
-    pub run: Option<kernel::Run>,
+    pub kernel: Option<KernelInput>,
 }
 
 impl Pipes {
@@ -57,7 +58,13 @@ impl Pipes {
             stdin: take(streams.stdin)?,
             stdout: take(streams.stdout)?,
             stderr: take(streams.stderr)?,
-            kernel: take(streams.kernel)?,
+            kernel: match take(streams.kernel)? {
+                Some(request) => {
+                    let frames = take(true)??;
+                    Some(KernelPipes { request, frames })
+                }
+                None => None,
+            },
         };
         fds.next().is_none().then_some(pipes)
     }
@@ -86,14 +93,14 @@ pub async fn watch(
         .stdin
         .zip(given.stdin)
         .map(|(fd, bytes)| tokio::spawn(write_stdin(fd, bytes)));
-    let kernel = pipes.kernel.zip(given.run).map(|(fd, run)| {
+    let kernel = pipes.kernel.zip(given.kernel).map(|(pipes, input)| {
         let listener = Listener {
             log: Arc::clone(&execution.log),
             policy: Arc::clone(policy),
             claims: claims.clone(),
             pipes: watched,
         };
-        tokio::spawn(listener.listen(fd, run))
+        tokio::spawn(listener.listen(pipes, input))
     });
     let ended = until_end(jail, execution, policy, deadline).await;
     if let Some(stdin) = stdin {
@@ -180,15 +187,23 @@ async fn finish_kernel(kernel: Option<JoinHandle<()>>) {
         && timeout(FRAMES, &mut kernel).await.is_err()
     {
         kernel.abort();
-        // Aborting takes effect at the next await of the task, which is now.
-        let _ = kernel.await;
+        if timeout(ABORT, kernel).await.is_err() {
+            warn!("listening to the kernel does not end; its task is left to itself");
+        }
     }
 }
 
 async fn finish_pipes(readers: &mut JoinSet<()>, execution: &Execution) {
     let emptied = timeout(PIPES, async { while readers.join_next().await.is_some() {} }).await;
     if emptied.is_err() {
-        readers.shutdown().await;
+        readers.abort_all();
+        if timeout(ABORT, async { while readers.join_next().await.is_some() {} })
+            .await
+            .is_err()
+        {
+            warn!("reading the output does not end; its task is left to itself");
+            readers.detach_all();
+        }
         let message = "the output was not at its end when the code was; what came later is missing";
         execution.log.notice(NoticeKind::OutputDropped, message);
     }
@@ -197,6 +212,8 @@ async fn finish_pipes(readers: &mut JoinSet<()>, execution: &Execution) {
 
 #[cfg(test)]
 mod tests {
+    use std::os::fd::AsRawFd;
+
     use super::*;
 
     fn fd() -> OwnedFd {
@@ -211,9 +228,35 @@ mod tests {
             stderr: false,
             kernel: true,
         };
-        let pipes = Pipes::new(streams, vec![fd(), fd()]).unwrap();
+        let pipes = Pipes::new(streams, vec![fd(), fd(), fd()]).unwrap();
         assert!(pipes.stdin.is_none() && pipes.stdout.is_some() && pipes.stderr.is_none() && pipes.kernel.is_some());
-        assert!(Pipes::new(streams, vec![fd()]).is_none());
-        assert!(Pipes::new(streams, vec![fd(), fd(), fd()]).is_none());
+        assert!(Pipes::new(streams, vec![fd(), fd()]).is_none());
+        assert!(Pipes::new(streams, vec![fd(), fd(), fd(), fd()]).is_none());
+    }
+
+    #[test]
+    fn the_way_to_the_kernel_comes_before_the_way_back() {
+        let streams = Streams {
+            stdin: false,
+            stdout: false,
+            stderr: false,
+            kernel: true,
+        };
+        let (request, frames) = (fd(), fd());
+        let numbers = [request.as_raw_fd(), frames.as_raw_fd()];
+        let pipes = Pipes::new(streams, vec![request, frames]).unwrap().kernel.unwrap();
+        assert_eq!([pipes.request.as_raw_fd(), pipes.frames.as_raw_fd()], numbers);
+    }
+
+    #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+    async fn a_listener_that_a_call_holds_is_left_to_itself() {
+        let (release, held) = std::sync::mpsc::channel::<()>();
+        let kernel = tokio::spawn(async move {
+            let _ = held.recv();
+        });
+        let start = Instant::now();
+        finish_kernel(Some(kernel)).await;
+        assert!(start.elapsed() < ABORT + Duration::from_secs(1));
+        drop(release);
     }
 }

@@ -21,6 +21,16 @@ use nix::sys::signal::{Signal, killpg};
 use nix::unistd::Pid;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 
+/// The kernel of the stand-in: prints how much came before the end of the request, then shows a result.
+const KERNEL: &str = r#"
+exec 3<&0 4>&2 0</dev/null 2>&1
+cat <&3 | wc -c
+printf '\065\000\000\000{"ev":"result","main":true,"data":{"text/plain":"x"}}' >&4
+printf '\015\000\000\000{"ev":"done"}' >&4
+"#;
+/// One that never reads its request.
+const DEAF_KERNEL: &str = "exec sleep 60";
+
 /// What the stand-in does unlike a jailer that works.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Behaviour {
@@ -29,6 +39,7 @@ pub(crate) enum Behaviour {
     NeverAnswersMake,
     DiesAtSpawn,
     DiesAfterSpawn,
+    KernelNeverReads,
 }
 
 /// A jailer without jails.
@@ -123,7 +134,7 @@ impl StandIn {
                     &[],
                 );
             }
-            Behaviour::Works | Behaviour::DiesAtSpawn | Behaviour::DiesAfterSpawn => {
+            Behaviour::Works | Behaviour::DiesAtSpawn | Behaviour::DiesAfterSpawn | Behaviour::KernelNeverReads => {
                 self.jails.fetch_add(1, Ordering::SeqCst);
                 let (ours, theirs) = UnixStream::pair().unwrap();
                 let helper = Arc::clone(self);
@@ -138,17 +149,13 @@ impl StandIn {
     }
 
     fn spawn(self: &Arc<Self>, spawn: Spawn) {
-        let Work::Command { argv, .. } = spawn.work else {
-            panic!("the template has no interpreter")
-        };
-        let mut argv = argv.into_iter().map(std::ffi::OsString::from_vec);
-        let mut command = Command::new(argv.next().unwrap());
-        command
-            .args(argv)
-            .process_group(0)
-            .stdout(Stdio::piped())
-            .stderr(Stdio::piped());
-        command.stdin(if spawn.stdin { Stdio::piped() } else { Stdio::null() });
+        let is_kernel = spawn.work == Work::Kernel;
+        let mut command = self.command(spawn.work);
+        command.stdin(if spawn.stdin || is_kernel {
+            Stdio::piped()
+        } else {
+            Stdio::null()
+        });
         let mut child = command.spawn().unwrap();
         let pid = child.id();
         let group = Pid::from_raw(i32::try_from(pid).unwrap());
@@ -160,16 +167,15 @@ impl StandIn {
         let streams = Streams {
             stdin: spawn.stdin,
             stdout: true,
-            stderr: true,
-            kernel: false,
+            stderr: !is_kernel,
+            kernel: is_kernel,
         };
         let stdin = child.stdin.take().map(OwnedFd::from);
         let (stdout, stderr) = (child.stdout.take().unwrap(), child.stderr.take().unwrap());
-        let fds: Vec<_> = stdin
-            .iter()
-            .map(AsFd::as_fd)
-            .chain([stdout.as_fd(), stderr.as_fd()])
-            .collect();
+        // The request of a kernel goes in by its stdin and the frames come out by its stderr.
+        let (first, second) = (stdin.as_ref().map(AsFd::as_fd), Some(stdout.as_fd()));
+        let (first, second) = if is_kernel { (second, first) } else { (first, second) };
+        let fds: Vec<_> = [first, second, Some(stderr.as_fd())].into_iter().flatten().collect();
         self.tell(
             &Event::Spawned {
                 session: session.clone(),
@@ -181,6 +187,27 @@ impl StandIn {
         );
         let jailer = Arc::clone(self);
         std::thread::spawn(move || jailer.reap(session, execution, child));
+    }
+
+    /// A program in a process group of its own.
+    fn command(&self, work: Work) -> Command {
+        let argv = match work {
+            Work::Command { argv, .. } => argv,
+            Work::Kernel => {
+                let deaf = self.behaviour == Behaviour::KernelNeverReads;
+                ["/bin/sh", "-c", if deaf { DEAF_KERNEL } else { KERNEL }]
+                    .map(Vec::from)
+                    .to_vec()
+            }
+        };
+        let mut argv = argv.into_iter().map(std::ffi::OsString::from_vec);
+        let mut command = Command::new(argv.next().unwrap());
+        command
+            .args(argv)
+            .process_group(0)
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped());
+        command
     }
 
     fn reap(&self, session: Id, execution: Id, mut child: Child) {

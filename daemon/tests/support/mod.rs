@@ -90,7 +90,7 @@ fn write_template(directory: &Path) {
     let folder = images.join("base-0123456789ab");
     std::fs::create_dir_all(folder.join("tree")).unwrap();
     let hash = format!("0123456789ab{}", "0".repeat(52));
-    let image = format!("{{\"name\":\"base\",\"hash\":\"{hash}\",\"interpreter\":null,\"warm_up\":null}}");
+    let image = format!("{{\"name\":\"base\",\"hash\":\"{hash}\",\"interpreter\":\"/bin/sh\",\"warm_up\":null}}");
     std::fs::write(folder.join("image.json"), image).unwrap();
     std::os::unix::fs::symlink("base-0123456789ab", images.join("base")).unwrap();
 }

@@ -13,6 +13,9 @@ use crate::step::SysError;
 /// The period within which a CPU share is counted, in microseconds; the kernel's default.
 const CPU_PERIOD_US: u64 = 100_000;
 
+/// What the sockets of a group may buffer on version 1, in bytes; version 2 counts it as memory.
+const SOCKET_MEMORY: u64 = 16 << 20;
+
 /// Limits of one group; `None` leaves that to the group above.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Limits {
@@ -118,11 +121,17 @@ impl Limiter for V2 {
 }
 
 impl Limiter for V1 {
+    /// Buffers of TCP and UDP are counted apart here, and not at all before a limit is set.
+    ///
+    /// Source: Documentation/admin-guide/cgroup-v1/memory.rst, section 2.7.
     fn memory(&self, bytes: u64) -> Result<(), SysError> {
-        let value = i64::try_from(bytes).unwrap_or(i64::MAX);
-        MemController::new(self.memory.clone(), self.memory.clone(), false)
-            .set_limit(value)
-            .map_err(refused)
+        let value = |bytes: u64| i64::try_from(bytes).unwrap_or(i64::MAX);
+        let controller = MemController::new(self.memory.clone(), self.memory.clone(), false);
+        controller.set_limit(value(bytes)).map_err(refused)?;
+        let sockets = bytes.min(SOCKET_MEMORY);
+        controller.set_tcp_limit(value(sockets)).map_err(refused)?;
+        let found = read_file(&self.memory.join("memory.kmem.tcp.limit_in_bytes"))?;
+        expect("memory of sockets", &found, &sockets.to_string())
     }
 
     fn no_swap(&self, bytes: u64) -> bool {

@@ -18,8 +18,13 @@ use crate::step::SysError;
 const INIT_MEMORY: u64 = 32 << 20;
 /// pid 1 itself, and one child on its way out of the group.
 const INIT_PIDS: u64 = 8;
+/// What the file helper needs beside the files that it writes, in bytes; a walk over many files takes 20 MiB.
+const HELPER_MEMORY: u64 = 32 << 20;
 /// What the file helper adds to the processes of the guest.
 const HELPER_PIDS: u64 = 1;
+
+/// The file helper's leaf; no execution can have this name, since ids start with a letter.
+pub const HELPER_LEAF: &str = "0files";
 
 /// The groups of one session.
 #[derive(Debug)]
@@ -32,6 +37,9 @@ pub struct SessionGroups {
     /// The host uid that may clone into leaves.
     owner: u32,
     guest: Limits,
+    /// What each program may use by itself: less than all together by what the file helper needs, so that a program that
+    /// runs out of memory is killed and not the helper.
+    program: Limits,
     /// Whether memory can't go to swap.
     pub no_swap: bool,
 }
@@ -57,8 +65,13 @@ impl Cgroups {
             make_dir(&base.join(&session))?;
         }
         let directory = open_group(&bases[0].join(&session))?;
-        let guest = Limits {
+        let program = Limits {
             memory_bytes: Some(quantities.memory_bytes.saturating_add(quantities.disk_bytes)),
+            cpu_millis: None,
+            pids: Some(quantities.pids),
+        };
+        let guest = Limits {
+            memory_bytes: program.memory_bytes.map(|bytes| bytes.saturating_add(HELPER_MEMORY)),
             cpu_millis: Some(quantities.cpu_millis),
             pids: Some(quantities.pids.saturating_add(HELPER_PIDS)),
         };
@@ -70,6 +83,7 @@ impl Cgroups {
             directory,
             owner,
             guest,
+            program,
             no_swap: false,
         };
         let made = groups.limit_ceiling().and_then(|()| match groups.controllers {
@@ -187,18 +201,13 @@ impl SessionGroups {
         made
     }
 
-    /// The limit of processes is set here too: the peak of a group that only its parent limits counts a fork that the
-    /// parent refused.
+    /// The limit of processes is set here and not only above: the peak of a group that only its parent limits counts a
+    /// fork that the parent refused.
     fn make_leaf(&self, folders: &[PathBuf], below: &Path) -> Result<Leaf, SysError> {
         folders.iter().try_for_each(|folder| make_dir(folder))?;
-        let pids = self.guest.pids.map(|count| count.saturating_sub(HELPER_PIDS));
-        self.limit(
-            below,
-            &Limits {
-                pids,
-                ..Limits::default()
-            },
-        )?;
+        if below.file_name().is_none_or(|name| name != HELPER_LEAF) {
+            self.limit(below, &self.program)?;
+        }
         self.own(&folders[0])?;
         let oom_events = match self.controllers {
             Controllers::V2 => {

@@ -136,6 +136,7 @@ impl<'c> Collection<'c> {
         })?;
         collection.totals.examined = walked.examined;
         collection.totals.truncated = walked.truncated;
+        collection.totals.space = root.space()?;
         Ok(Response::Collected(collection.totals))
     }
 

@@ -10,7 +10,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::fs::{AtFlags, FileType, Mode, OFlags, ResolveFlags, Stat};
 use rustix::io::Errno;
 
-use super::wire::{Failure, Op, PATH_MAX, Skip};
+use super::wire::{Failure, Op, PATH_MAX, Skip, Space};
 
 /// No name leads out of the directory, through a link or into another mount.
 const RESOLVE: ResolveFlags = ResolveFlags::BENEATH
@@ -44,6 +44,18 @@ impl Root {
     /// Opens the directory itself once more, with a read position of its own.
     pub(super) fn reopen(&self) -> Result<OwnedFd, Errno> {
         open_in(self.fd.as_fd(), b".", OFlags::RDONLY | OFlags::DIRECTORY, Mode::empty())
+    }
+
+    /// Tells how full the file system is.
+    pub(super) fn space(&self) -> Result<Space, Failure> {
+        let stat = rustix::fs::fstatfs(&self.fd).map_err(|errno| failure(Op::List, errno, b"."))?;
+        let block = u64::try_from(stat.f_bsize).unwrap_or(0);
+        Ok(Space {
+            used_bytes: stat.f_blocks.saturating_sub(stat.f_bfree).saturating_mul(block),
+            total_bytes: stat.f_blocks.saturating_mul(block),
+            used_inodes: stat.f_files.saturating_sub(stat.f_ffree),
+            total_inodes: stat.f_files,
+        })
     }
 
     /// Opens the directory that holds `path`, and gives the last part of the path.

@@ -221,6 +221,19 @@ pub struct Collected {
     pub ignored: u64,
     /// What ended the walk early.
     pub truncated: Option<Limit>,
+    /// How full the file system was then: the working directory and all else that lies on it.
+    pub space: Space,
+}
+
+/// How full a file system is.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Space {
+    pub used_bytes: u64,
+    /// 0 if there is no limit.
+    pub total_bytes: u64,
+    pub used_inodes: u64,
+    /// 0 if there is no limit.
+    pub total_inodes: u64,
 }
 
 /// The most `Skipped` of one `Collect`.

@@ -7,13 +7,14 @@ use crate::plan::{Access, GUEST_UID, Guest, HOME, MountOp, PathRule, Plan, ROOT,
 use crate::template::Template;
 
 /// What of /proc no guest has business with; the list of Docker's default, as far as a kernel has it.
-const MASKED: [&str; 11] = [
+const MASKED: [&str; 12] = [
     "acpi",
     "asound",
     "interrupts",
     "kcore",
     "keys",
     "latency_stats",
+    "pressure",
     "sched_debug",
     "scsi",
     "sysrq-trigger",

@@ -42,6 +42,8 @@ pub(super) enum Timer {
     Oom(Id, Id),
     /// Try again to remove a session's groups.
     Remove(Id),
+    /// Try again to remove groups that belong to nothing any more.
+    Remains,
 }
 
 /// The key of a watched descriptor.

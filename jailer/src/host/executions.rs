@@ -7,7 +7,7 @@ use rustix::event::epoll::EventFlags;
 
 use super::events::{Source, Timer, Token};
 use super::serve::Jailer;
-use super::session::Phase;
+use super::session::{Phase, Remains};
 use crate::api::{Cause, CloseReason, End, Event, Exit, Refusal, Spawn, Streams, Work};
 use crate::cgroup::Leaf;
 use crate::ids::Id;
@@ -20,7 +20,7 @@ const OVERDUE: Duration = Duration::from_secs(2);
 /// The notice of version 1 comes just before the kill that it is about.
 const OOM_LOOK: Duration = Duration::from_millis(2);
 const OOM_LOOKS: u32 = 100;
-/// The driver of a template's interpreter, see docs/kernel.md.
+/// The driver of a template's interpreter, see rootfs/kernel/README.md.
 const KERNEL: &str = "/usr/lib/brig/kernel.py";
 
 #[derive(Debug)]
@@ -296,15 +296,13 @@ impl Jailer {
         }
     }
 
-    /// Stops watching a leaf. Its group is removed now, or with the session if it is still busy.
+    /// Stops watching a leaf and removes its group, now or when its last process has left it.
     fn discard(&mut self, execution: Execution) {
         self.events.forget(execution.leaf.events(), execution.token);
         if let (Some(fd), Some(token)) = (execution.leaf.oom_events(), execution.oom_token) {
             self.events.forget(fd.as_fd(), token);
         }
-        if let Err(error) = execution.leaf.remove() {
-            tracing::debug!(%error, "leaf goes with its session");
-        }
+        self.bury(Remains::Leaf(execution.leaf));
     }
 
     fn execution(&mut self, id: &Id, name: &Id) -> Option<&mut Execution> {

@@ -63,7 +63,7 @@ fn spoil_jail(plan: &mut Plan, step: Step) {
         Step::Setsid => plan.init_filter.push(refuse(libc::SYS_setsid, None)),
         Step::Streams => plan.init_filter.push(refuse(libc::SYS_setfsuid, None)),
         Step::DropPrivileges => plan.init_filter.push(refuse(libc::SYS_capset, None)),
-        Step::Directory => plan.init_filter.push(refuse(libc::SYS_chdir, None)),
+        Step::Directory => plan.init_filter.push(refuse(libc::SYS_fchdir, None)),
         Step::NoNewPrivs => plan
             .init_filter
             .push(refuse(libc::SYS_prctl, Some((0, PR_SET_NO_NEW_PRIVS)))),

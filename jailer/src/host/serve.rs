@@ -13,7 +13,7 @@ use super::blueprint::Filters;
 use super::client::{Client, Gone};
 use super::doctor;
 use super::events::{Events, Source, Timer};
-use super::session::{Phase, Session};
+use super::session::{Phase, Remains, Session};
 use super::uids::Region;
 use super::world::World;
 use super::{Entrance, Places};
@@ -51,6 +51,7 @@ pub(super) struct Jailer {
     pub(super) cgroups: Cgroups,
     pub(super) programs: Programs,
     pub(super) region: Region,
+    pub(super) remains: Vec<Remains>,
     /// What this host lacks; no session is made then.
     pub(super) missing: Option<String>,
     templates: Templates,
@@ -82,6 +83,7 @@ pub fn serve(places: Places, entrance: Entrance) -> Result<(), JailerError> {
 impl Jailer {
     fn new(places: Places, events: Events) -> Result<Self, JailerError> {
         keep_capabilities_across_uids()?;
+        allow_many_descriptors()?;
         let layout = Layout::detect()?;
         let report = doctor::report(&places);
         let missing = doctor::missing(&report);
@@ -101,6 +103,7 @@ impl Jailer {
             world: World::enter(&places.images, &places.kernel)?,
             cgroups,
             region,
+            remains: Vec::new(),
             missing,
             places,
             client: None,
@@ -129,7 +132,7 @@ impl Jailer {
             let alone = listener.is_none() && self.client.is_none();
             if stopping || alone {
                 self.close_all();
-                if self.sessions.is_empty() {
+                if self.sessions.is_empty() && self.remains.is_empty() {
                     return;
                 }
             }
@@ -144,6 +147,7 @@ impl Jailer {
             Timer::Overdue(id, execution) => self.overdue(&id, &execution),
             Timer::Oom(id, execution) => self.out_of_memory(&id, &execution),
             Timer::Remove(id) => self.finish_close(&id),
+            Timer::Remains => self.bury_remains(),
         }
     }
 
@@ -283,6 +287,18 @@ fn keep_capabilities_across_uids() -> Result<(), SysError> {
     rustix::thread::set_capabilities_secure_bits(CapabilitiesSecureBits::NO_SETUID_FIXUP)
         .map_err(|error| SysError::new("prctl(PR_SET_SECUREBITS, NO_SETUID_FIXUP)", error.raw_os_error()))?;
     rustix::thread::set_thread_groups(&[]).map_err(|error| SysError::new("setgroups([])", error.raw_os_error()))
+}
+
+/// A session takes about fifteen; what the hard limit allows is used.
+fn allow_many_descriptors() -> Result<(), SysError> {
+    use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+    let maximum = getrlimit(Resource::Nofile).maximum;
+    let limit = Rlimit {
+        current: maximum,
+        maximum,
+    };
+    setrlimit(Resource::Nofile, limit)
+        .map_err(|error| SysError::new(format!("setrlimit(NOFILE, {maximum:?})"), error.raw_os_error()))
 }
 
 fn stop_signals() -> Result<SignalFd, SysError> {

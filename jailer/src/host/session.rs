@@ -14,7 +14,7 @@ use super::executions::Execution;
 use super::serve::Jailer;
 use super::uids::Block;
 use crate::api::{Cause, CloseReason, Enforced, Event, Make, Refusal};
-use crate::cgroup::{Leaf, SessionGroups};
+use crate::cgroup::{HELPER_LEAF, Leaf, SessionGroups};
 use crate::ids::Id;
 use crate::plan::{FromInit, Plan, ToInit};
 use crate::policy::{Policy, check_quantities};
@@ -26,9 +26,6 @@ use crate::wire;
 const START_LIMIT: Duration = Duration::from_secs(10);
 /// How soon a group that was still busy is tried again.
 const REMOVE_AGAIN: Duration = Duration::from_millis(3);
-
-/// The file helper's leaf; no execution can have this name, since ids start with a letter.
-const FILES_LEAF: &str = "0files";
 
 #[derive(Debug)]
 pub(super) struct Session {
@@ -46,6 +43,13 @@ pub(super) struct Session {
     reaped: bool,
     /// Kept open until brig-init has it.
     _files_leaf: Leaf,
+}
+
+/// Groups that belong to nothing any more. Their processes are dead, but may still be on their way out.
+#[derive(Debug)]
+pub(super) enum Remains {
+    Session(SessionGroups),
+    Leaf(Leaf),
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -202,9 +206,7 @@ impl Jailer {
                 _files_leaf: leaf,
             }),
             Err(error) => {
-                if let Err(left) = groups.remove() {
-                    tracing::error!(session = %request.session, error = %left, "cgroups of a failed session are left");
-                }
+                self.bury(Remains::Session(groups));
                 Err(error.into())
             }
         }
@@ -222,7 +224,7 @@ impl Jailer {
             .settle(newborn.pid)
             .at(Step::Cgroups)
             .map_err(|error| last_words(newborn).unwrap_or(error))?;
-        let leaf = groups.leaf(FILES_LEAF).at(Step::Cgroups)?;
+        let leaf = groups.leaf(HELPER_LEAF).at(Step::Cgroups)?;
         wire::send(
             newborn.control.as_fd(),
             &ToInit::Plan(Box::new(plan)),
@@ -239,6 +241,25 @@ impl Jailer {
             .events
             .watch(newborn.pidfd.as_fd(), Source::Pid1(id.clone()), EventFlags::IN);
         Ok((leaf, [control.at(Step::Clone)?, pid1.at(Step::Clone)?]))
+    }
+
+    /// Removes groups, now or as soon as it can be done.
+    pub(super) fn bury(&mut self, remains: Remains) {
+        self.remains.push(remains);
+        self.bury_remains();
+    }
+
+    pub(super) fn bury_remains(&mut self) {
+        self.remains.retain(|remains| {
+            let removed = match remains {
+                Remains::Session(groups) => groups.remove(),
+                Remains::Leaf(leaf) => leaf.remove(),
+            };
+            removed.is_err_and(|error| error.errno == libc::EBUSY)
+        });
+        if !self.remains.is_empty() {
+            self.events.after(REMOVE_AGAIN, Timer::Remains);
+        }
     }
 
     /// Reads what brig-init says.

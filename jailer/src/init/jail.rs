@@ -19,7 +19,7 @@ use rustix::process::{DumpableBehavior, chdir, pivot_root, set_dumpable_behavior
 
 use super::{mounts, program};
 use crate::plan::{Access, Guest, MountOp, PathRule, ROOT};
-use crate::step::{At, Step, StepError, SysError};
+use crate::step::{StepError, SysError};
 use crate::sys;
 
 /// Root of the session's namespaces, on the mounts that the jailer had.
@@ -38,8 +38,6 @@ pub(super) struct Shed(());
 #[derive(Debug)]
 pub(super) struct Jail {
     pub(super) guest: Guest,
-    /// Made once per session; each program restricts itself with its copy.
-    pub(super) ruleset: RulesetCreated,
 }
 
 fn failed(call: impl Into<String>, error: Errno) -> SysError {
@@ -117,16 +115,15 @@ impl Rooted {
 }
 
 impl Shed {
-    /// Starts the file helper and prepares the rules that every program gets.
+    /// Starts the file helper.
     pub(super) fn start_files_helper(
         self,
         files_program: OwnedFd,
         leaf: Vec<OwnedFd>,
         guest: Guest,
     ) -> Result<(Jail, OwnedFd), StepError> {
-        let ruleset = ruleset(&guest.paths).at(Step::Landlock)?;
         let socket = program::start_files_helper(&files_program, &leaf)?;
-        Ok((Jail { guest, ruleset }, socket))
+        Ok((Jail { guest }, socket))
     }
 }
 
@@ -138,7 +135,7 @@ fn set_caps(set: CapSet, value: &CapsHashSet) -> Result<(), SysError> {
 ///
 /// Scopes (signals, abstract sockets) are left out on purpose: they would part two programs of one session, and the
 /// pid and network namespaces bound both already.
-fn ruleset(rules: &[PathRule]) -> Result<RulesetCreated, SysError> {
+pub(super) fn ruleset(rules: &[PathRule]) -> Result<RulesetCreated, SysError> {
     let refused = |error: landlock::RulesetError| SysError::new(format!("landlock: {error}"), libc::EOPNOTSUPP);
     let mut created = Ruleset::default()
         .set_compatibility(CompatLevel::HardRequirement)

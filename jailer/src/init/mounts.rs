@@ -25,7 +25,8 @@ pub(super) fn apply(op: &MountOp) -> Result<(), SysError> {
         MountOp::Directory { path, mode, owner } => directory(path, *mode, *owner),
         MountOp::Proc { target } => mounted("proc", target, "proc", HARDENED | MountFlags::NOEXEC, ""),
         MountOp::Devpts { target } => {
-            let options = "newinstance,ptmxmode=0666,mode=0620";
+            // The kernel counts pseudo terminals for all of the host; a session gets a few of them.
+            let options = "newinstance,ptmxmode=0666,mode=0620,max=32";
             mounted(
                 "devpts",
                 target,

@@ -5,18 +5,18 @@
 
 use std::ffi::CString;
 use std::io::Write;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 
 use caps::CapSet;
-use rustix::fs::{Mode, OFlags};
+use rustix::fs::{CWD, Mode, OFlags, ResolveFlags, openat2};
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 use rustix::pipe::{PipeFlags, pipe_with};
-use rustix::process::{Resource, Rlimit as Limit, chdir, setrlimit, setsid};
+use rustix::process::{DumpableBehavior, Resource, Rlimit as Limit, setrlimit, setsid};
 use rustix::thread::{Gid, Uid, set_thread_res_gid, set_thread_res_uid};
 
-use super::jail::Jail;
-use crate::plan::{FILES_UID, GUEST_UID, Guest, Program, Rlimit};
+use super::jail::{Jail, ruleset};
+use crate::plan::{FILES_UID, GUEST_UID, Guest, PathRule, Program, Rlimit};
 use crate::step::{At, Step, StepError, SysError};
 use crate::sys::{self, Cloned};
 
@@ -26,7 +26,7 @@ pub(super) struct Started {
     pub(super) pid: i32,
     /// Closes at exec; carries the failed step otherwise.
     pub(super) report: OwnedFd,
-    /// The caller's ends: stdin, stdout, stderr, kernel socket, as far as asked for.
+    /// The caller's ends: stdin, stdout, stderr, the kernel's two pipes, as far as asked for.
     pub(super) far_ends: Vec<OwnedFd>,
 }
 
@@ -35,7 +35,9 @@ struct Near {
     stdin: OwnedFd,
     stdout: OwnedFd,
     stderr: OwnedFd,
-    kernel: Option<OwnedFd>,
+    /// Where the kernel reads its request, and where it writes its frames. Pipes, because a guest can pass descriptors
+    /// through a socket, and their last close, which may take as long as the guest wants, would be the caller's.
+    kernel: Option<(OwnedFd, OwnedFd)>,
 }
 
 /// Neither root nor out of its jail, but not sealed yet.
@@ -54,10 +56,11 @@ pub(super) fn start(jail: &Jail, program: &Program, leaf: &[OwnedFd]) -> Result<
     let (report, report_in) = pipe_with(PipeFlags::CLOEXEC)
         .map_err(|e| failed("pipe2()", e))
         .at(Step::Streams)?;
+    let report_in = lift(&report_in).at(Step::Streams)?;
     match sys::clone3(0, leaf.first().map(AsFd::as_fd)).at(Step::JoinLeaf)? {
         Cloned::Parent { pid, .. } => Ok(Started { pid, report, far_ends }),
         Cloned::Child => {
-            let Err(error) = become_program(jail, program, leaf, &near);
+            let Err(error) = become_program(jail, program, leaf, near, &report_in);
             tell(&report_in, &error)
         }
     }
@@ -68,17 +71,20 @@ fn become_program(
     jail: &Jail,
     program: &Program,
     leaf: &[OwnedFd],
-    near: &Near,
+    near: Near,
+    report: &OwnedFd,
 ) -> Result<std::convert::Infallible, StepError> {
     sys::default_signals();
     join(leaf).at(Step::JoinLeaf)?;
     setsid().map_err(|e| failed("setsid()", e)).at(Step::Setsid)?;
-    place_streams(near).at(Step::Streams)?;
+    place_streams(&near, report.as_raw_fd()).at(Step::Streams)?;
+    // What it owned has other numbers now, or is closed.
+    std::mem::forget(near);
     set_rlimits(&jail.guest.rlimits).at(Step::Rlimits)?;
     let child = drop_privileges(GUEST_UID).at(Step::DropPrivileges)?;
     child.change_directory(&program.directory).at(Step::Directory)?;
     child.set_no_new_privs().at(Step::NoNewPrivs)?;
-    child.restrict_files(jail).at(Step::Landlock)?;
+    child.restrict_files(&jail.guest.paths).at(Step::Landlock)?;
     let child = child.filter_syscalls(&jail.guest.filter).at(Step::Seccomp)?;
     Err(child.exec(&jail.guest, program)).at(Step::Exec)
 }
@@ -156,7 +162,17 @@ fn streams(program: &Program) -> Result<(Near, Vec<OwnedFd>), SysError> {
         Err(SysError::new("setfsuid(1000)", libc::EPERM))
     };
     nix::unistd::setfsuid(previous);
+    stay_bound()?;
     made
+}
+
+/// A change of the file system id takes two settings of the process with it, which are made again here.
+///
+/// Source: prctl(2), `PR_SET_PDEATHSIG`, `PR_SET_DUMPABLE`.
+fn stay_bound() -> Result<(), SysError> {
+    rustix::process::set_dumpable_behavior(DumpableBehavior::NotDumpable)
+        .map_err(|e| failed("prctl(PR_SET_DUMPABLE, 0)", e))?;
+    super::die_with_the_jailer()
 }
 
 fn pipes(program: &Program) -> Result<(Near, Vec<OwnedFd>), SysError> {
@@ -165,24 +181,26 @@ fn pipes(program: &Program) -> Result<(Near, Vec<OwnedFd>), SysError> {
     let stdin = if program.stdin {
         let (read, write) = pipe()?;
         far.push(write);
-        read
+        lift(&read)?
     } else {
-        dev_null()?
+        lift(&dev_null()?)?
     };
     let (read, stdout) = pipe()?;
     far.push(read);
+    let stdout = lift(&stdout)?;
     let stderr = if program.merge_stderr {
-        rustix::io::fcntl_dupfd_cloexec(&stdout, 5).map_err(|e| failed("fcntl(F_DUPFD)", e))?
+        lift(&stdout)?
     } else {
         let (read, write) = pipe()?;
         far.push(read);
-        write
+        lift(&write)?
     };
     let kernel = if program.kernel {
-        let (ours, theirs) = socketpair(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)
-            .map_err(|e| failed("socketpair(AF_UNIX)", e))?;
+        let (requests, ours) = pipe()?;
         far.push(ours);
-        Some(theirs)
+        let (ours, frames) = pipe()?;
+        far.push(ours);
+        Some((lift(&requests)?, lift(&frames)?))
     } else {
         None
     };
@@ -211,18 +229,27 @@ fn join(leaf: &[OwnedFd]) -> Result<(), SysError> {
     Ok(())
 }
 
-/// Every descriptor but those of the program closes at exec; none of ours has a number below 5.
-fn place_streams(near: &Near) -> Result<(), SysError> {
+/// Puts the streams in place and closes everything but them and the report, at once and not only at exec: what is open
+/// could be reached by a path through /proc/self/fd until then.
+fn place_streams(near: &Near, report: RawFd) -> Result<(), SysError> {
     sys::place(near.stdin.as_fd(), 0)?;
     sys::place(near.stdout.as_fd(), 1)?;
     sys::place(near.stderr.as_fd(), 2)?;
-    match &near.kernel {
-        Some(kernel) => {
-            sys::place(kernel.as_fd(), 3)?;
-            sys::cloexec_from(4)
+    let first_closed = match &near.kernel {
+        Some((requests, frames)) => {
+            sys::place(requests.as_fd(), 3)?;
+            sys::place(frames.as_fd(), 4)?;
+            5
         }
-        None => sys::cloexec_from(3),
-    }
+        None => 3,
+    };
+    sys::close_range(first_closed, report - 1)?;
+    sys::close_from(report + 1)
+}
+
+/// Moves a descriptor above the numbers at which streams are placed.
+fn lift(fd: &OwnedFd) -> Result<OwnedFd, SysError> {
+    rustix::io::fcntl_dupfd_cloexec(fd, 16).map_err(|e| failed("fcntl(F_DUPFD_CLOEXEC, 16)", e))
 }
 
 fn set_rlimits(limits: &[(Rlimit, u64)]) -> Result<(), SysError> {
@@ -263,18 +290,22 @@ fn drop_privileges(id: u32) -> Result<Unprivileged, SysError> {
 }
 
 impl Unprivileged {
+    /// Links of /proc lead out of the jail's own tree, and are not followed.
     fn change_directory(&self, path: &[u8]) -> Result<(), SysError> {
-        chdir(path).map_err(|e| failed(format!("chdir({:?})", String::from_utf8_lossy(path)), e))
+        let shown = String::from_utf8_lossy(path);
+        let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let directory = openat2(CWD, path, flags, Mode::empty(), ResolveFlags::NO_MAGICLINKS)
+            .map_err(|e| failed(format!("openat2({shown:?}, RESOLVE_NO_MAGICLINKS)"), e))?;
+        rustix::process::fchdir(&directory).map_err(|e| failed(format!("fchdir({shown:?})"), e))
     }
 
     fn set_no_new_privs(&self) -> Result<(), SysError> {
         rustix::thread::set_no_new_privs(true).map_err(|e| failed("prctl(PR_SET_NO_NEW_PRIVS)", e))
     }
 
-    fn restrict_files(&self, jail: &Jail) -> Result<(), SysError> {
+    fn restrict_files(&self, rules: &[PathRule]) -> Result<(), SysError> {
         let refused = |error: String| SysError::new(format!("landlock: {error}"), libc::EOPNOTSUPP);
-        let ruleset = jail.ruleset.try_clone().map_err(|e| refused(e.to_string()))?;
-        let status = ruleset.restrict_self().map_err(|e| refused(e.to_string()))?;
+        let status = ruleset(rules)?.restrict_self().map_err(|e| refused(e.to_string()))?;
         match status.ruleset {
             landlock::RulesetStatus::NotEnforced => Err(refused("nothing is enforced".to_owned())),
             _ => Ok(()),

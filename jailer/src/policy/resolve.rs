@@ -48,13 +48,23 @@ pub struct Clamped {
     pub given: u64,
 }
 
-/// A limit that can't be meant.
+/// A limit that can't be meant, or that nothing could run under.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("{field}: 0 is not a limit; leave it out for the default of the policy, {default}")]
+#[error("{field}: {problem}")]
 pub struct LimitError {
     pub field: &'static str,
-    pub default: u64,
+    /// What is wrong with the value, and what would be accepted.
+    pub problem: String,
 }
+
+/// The least that makes sense; the kernel counts no CPU time below a hundredth of its period.
+const LEAST: [(&str, u64); 5] = [
+    ("cpu_millis", 10),
+    ("memory_bytes", 8 << 20),
+    ("disk_bytes", 64 << 10),
+    ("inodes", 16),
+    ("open_files", 16),
+];
 
 impl Resolved {
     /// Gives what the jailer is asked to enforce.
@@ -107,6 +117,13 @@ impl Policy {
     }
 }
 
+fn least(field: &str) -> u64 {
+    LEAST
+        .iter()
+        .find(|(name, _)| *name == field)
+        .map_or(1, |(_, least)| *least)
+}
+
 fn take(
     clamped: &mut Vec<Clamped>,
     field: &'static str,
@@ -117,7 +134,11 @@ fn take(
         None => Ok(bounds.default),
         Some(0) => Err(LimitError {
             field,
-            default: bounds.default,
+            problem: "0 is not a limit; leave it out for the default of the policy".to_owned(),
+        }),
+        Some(asked) if asked < least(field) => Err(LimitError {
+            field,
+            problem: format!("{asked} is too little; at least {}", least(field)),
         }),
         Some(asked) if asked > bounds.max => {
             clamped.push(Clamped {

@@ -263,7 +263,7 @@ fn absent_is_the_default_zero_an_error_and_too_much_is_clamped_and_told() {
     };
     assert_eq!(
         data.resolve(&zero).unwrap_err().to_string(),
-        "disk_bytes: 0 is not a limit; leave it out for the default of the policy, 536870912"
+        "disk_bytes: 0 is not a limit; leave it out for the default of the policy"
     );
 }
 

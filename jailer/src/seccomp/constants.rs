@@ -25,6 +25,13 @@ const CONSTANTS: &[(&str, i64)] = &[
     ("IPPROTO_UDP", libc::IPPROTO_UDP as i64),
     // asm-generic/ioctls.h; libc has another type for them on each platform.
     ("TIOCSTI", 0x5412),
+    // mmap(2), memfd_create(2).
+    ("MAP_HUGETLB", 0x4_0000),
+    ("MFD_HUGETLB", 4),
+    // fcntl(2).
+    ("F_NOTIFY", 1026),
+    // prctl(2), linux/prctl.h.
+    ("PR_SET_MEMORY_MERGE", 67),
     ("TIOCLINUX", 0x541c),
     ("TIOCSETD", 0x5423),
     ("CLONE_NEWUSER", libc::CLONE_NEWUSER as i64),

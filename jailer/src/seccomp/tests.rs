@@ -292,6 +292,28 @@ fn special_files_are_named_pipes_and_domains_are_the_usual_one() {
 }
 
 #[test]
+fn what_reaches_beyond_the_session_is_left_out_of_common_calls() {
+    let filter = guest("data");
+    let asked = [
+        ("fcntl", [0, 1026, 0, 0]),           // F_NOTIFY
+        ("fcntl", [0, 1026 | 1 << 32, 0, 0]), // with bits that the kernel does not read
+        ("prctl", [67, 1, 0, 0]),             // PR_SET_MEMORY_MERGE
+        ("mmap", [0, 4096, 3, 0x4_0022]),     // MAP_HUGETLB
+        ("memfd_create", [0, 4, 0, 0]),       // MFD_HUGETLB
+        ("inotify_init1", [0, 0, 0, 0]),
+        ("inotify_add_watch", [0, 0, 0, 0]),
+    ];
+    assert!(asked.iter().all(|(call, args)| answer(&filter, call, args) == ENOSYS));
+    let usual = [
+        ("fcntl", [0, 3, 0, 0]),
+        ("prctl", [15, 0, 0, 0]),
+        ("mmap", [0, 4096, 3, 0x22]),
+        ("memfd_create", [0, 1, 0, 0]),
+    ];
+    assert!(usual.iter().all(|(call, args)| answer(&filter, call, args) == ALLOW));
+}
+
+#[test]
 fn mistakes_in_a_group_name_the_line_the_entry_and_what_was_meant() {
     let parse = |line: &str| {
         let text = format!("allow = [\n{line}\n]");

@@ -86,6 +86,15 @@ pub fn close_from(first: RawFd) -> Result<(), SysError> {
     checked(result, || format!("close_range({first}, ~0)")).map(drop)
 }
 
+/// Closes the descriptors from `first` to `last`.
+///
+/// Kernel: 5.9. Source: close_range(2).
+pub fn close_range(first: RawFd, last: RawFd) -> Result<(), SysError> {
+    // SAFETY: called in a child between its clone and its exec, whose owners of these numbers are never used again.
+    let result = unsafe { libc::syscall(libc::SYS_close_range, first, last, 0) };
+    checked(result, || format!("close_range({first}, {last})")).map(drop)
+}
+
 /// Makes every descriptor from `first` on close at exec.
 ///
 /// Kernel: 5.11. Source: close_range(2).

@@ -1,6 +1,6 @@
-"""Runs one program that comes by socket, as `python3 FILE` would, and tells what a caller wants to know besides.
+"""Runs one program that comes by a pipe, as `python3 FILE` would, and tells what a caller wants to know besides.
 
-The order of things: take the socket away from descriptor 3; read the request; set the number of threads; make a fresh
+The order of things: take the pipes away from descriptors 3 and 4; read the request; set the number of threads; make a fresh
 `__main__`; run; send the error, the open figures and `done`; end as Python ends (threads joined, atexit, exit code).
 Protocol: frames of a little-endian u32 length and a JSON object; see README.md beside this package.
 
@@ -32,10 +32,10 @@ THREAD_VARIABLES = (
 INTERRUPTED = 130
 
 
-def run(descriptor: int) -> None:
+def run(requests: int, events: int) -> None:
     """Serves the one request of a one-shot session and ends the interpreter."""
     try:
-        channel = Channel(descriptor)
+        channel = Channel(requests, events)
         request = channel.receive()
         program = Program.of(request)
         threads = request.get("threads")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import _json
+import _thread
 import os
 
 TYPE_CHECKING = False
@@ -13,7 +14,8 @@ MAX_REQUEST = 8 << 20
 MAX_EVENT = 1 << 20
 
 # Programs that close "all" descriptors, or expect their first open file to be 3, should not meet ours.
-HIGH = 200
+REQUESTS = 200
+EVENTS = 201
 
 
 class ChannelError(Exception):
@@ -32,18 +34,16 @@ class _Scanner:
 
 
 class Channel:
-    """The socket to brigd. Only the process that made it sends; forked children are silent."""
+    """The pipes from and to brigd. Only the process that made it sends; forked children are silent."""
 
-    def __init__(self, descriptor: int) -> None:
-        try:
-            self._descriptor = os.dup2(descriptor, HIGH, inheritable=False)
-            os.close(descriptor)
-        except OSError:
-            # A low limit of open files.
-            os.set_inheritable(descriptor, False)
-            self._descriptor = descriptor
+    def __init__(self, requests: int, events: int) -> None:
+        self._requests = move(requests, REQUESTS)
+        self._events = move(events, EVENTS)
         self._identity = self._look()
         self._process = os.getpid()
+        # A pipe takes a long event in parts, between which another thread's would come. A handler of signals may
+        # interrupt its own thread's event, and must not wait for it.
+        self._writing = _thread.RLock()
 
     def receive(self) -> dict[str, object]:
         """Waits for the request."""
@@ -79,9 +79,9 @@ class Channel:
     def _read(self, size: int) -> bytes:
         parts = []
         while size:
-            part = os.read(self._descriptor, min(size, 1 << 20))
+            part = os.read(self._requests, min(size, 1 << 20))
             if not part:
-                raise ChannelError("the socket was closed before the request was complete")
+                raise ChannelError("the pipe was closed before the request was complete")
             parts.append(part)
             size -= len(part)
         return b"".join(parts)
@@ -92,14 +92,27 @@ class Channel:
             # The program may have closed the descriptor and opened a file under its number.
             if not self.is_ours() or self._look() != self._identity:
                 return
-            while view:
-                view = view[os.write(self._descriptor, view) :]
+            with self._writing:
+                while view:
+                    view = view[os.write(self._events, view) :]
         except OSError:
             pass  # brigd is gone; the program's own ways of output are not our business.
 
     def _look(self) -> tuple[int, int]:
-        status = os.fstat(self._descriptor)
+        status = os.fstat(self._events)
         return status.st_dev, status.st_ino
+
+
+def move(descriptor: int, to: int) -> int:
+    """Moves a descriptor out of the way, to a number that no child inherits; gives the number."""
+    try:
+        os.dup2(descriptor, to, inheritable=False)
+    except OSError:
+        # A low limit of open files.
+        os.set_inheritable(descriptor, False)
+        return descriptor
+    os.close(descriptor)
+    return to
 
 
 def encode(value: object) -> str:

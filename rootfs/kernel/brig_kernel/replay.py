@@ -1,7 +1,7 @@
 """The program run again in processes that multiprocessing starts anew (spawn, forkserver).
 
 Such a process runs the main file under the name `__mp_main__`, so that what is defined there can be found by name. The
-program came by socket and lies in no file; so a small file is made that holds it and calls `run`. In the new process
+program came by a pipe and lies in no file; so a small file is made that holds it and calls `run`. In the new process
 `__file__`, tracebacks and `await` are as in the first one.
 """
 

@@ -1,6 +1,7 @@
 """Programs run as `python3 main.py` would run them."""
 
 import os
+import resource
 import signal
 import tempfile
 import textwrap
@@ -13,7 +14,7 @@ DONE = {"ev": "done"}
 
 
 class Plain(unittest.TestCase):
-    def test_output_comes_by_the_streams_and_done_by_the_socket(self):
+    def test_output_comes_by_the_streams_and_done_by_the_pipe(self):
         outcome = run("import sys\nprint('a', 'b')\nprint('e', file=sys.stderr)")
         self.assertEqual((outcome.code, outcome.stdout, outcome.stderr, outcome.events), (0, "a b\n", "e\n", [DONE]))
 
@@ -183,7 +184,7 @@ class Ends(unittest.TestCase):
         )
         self.assertEqual(run(code).stdout, "main\nthread\nlast\n")
 
-    def test_a_forked_child_that_runs_to_the_end_is_silent_on_the_socket(self):
+    def test_a_forked_child_that_runs_to_the_end_is_silent_on_the_pipe(self):
         code = "import os\npid = os.fork()\nif pid: os.wait()\nprint('child' if not pid else 'parent')\npid > 0"
         outcome = run(code)
         self.assertEqual(outcome.stdout, "child\nparent\n")
@@ -191,13 +192,47 @@ class Ends(unittest.TestCase):
             outcome.events, [{"ev": "result", "main": True, "display_id": None, "data": {"text/plain": "True"}}, DONE]
         )
 
-    def test_a_child_without_the_socket_does_not_keep_it_open(self):
-        child = "import os; print(os.listdir('/proc/self/fd'))"
-        outcome = run(f"import subprocess, sys\nsubprocess.run([sys.executable, '-c', {child!r}])")
-        self.assertNotIn("200", outcome.stdout)
+    def test_children_do_not_have_the_pipes(self):
+        child = "import os; print([n for n in (3, 4, 200, 201) if os.path.exists(f'/proc/self/fd/{n}')])"
+        code = f"import subprocess, sys\nsubprocess.run([sys.executable, '-c', {child!r}], close_fds=False)"
+        self.assertEqual(run(code).stdout, "[]\n")
+
+    def test_the_pipes_are_out_of_the_way(self):
+        code = """
+            import os, stat
+            print([n for n in (3, 4, 200, 201) if os.path.exists(f'/proc/self/fd/{n}')])
+            print([stat.S_ISFIFO(os.fstat(n).st_mode) for n in (200, 201)])
+        """
+        self.assertEqual(run(textwrap.dedent(code)).stdout, "[200, 201]\n[True, True]\n")
+
+    def test_a_low_limit_of_open_files_leaves_them_where_they_are(self):
+        with tempfile.TemporaryDirectory() as folder:
+            code = "import os\nprint([os.get_inheritable(n) for n in (3, 4)])\n1"
+            request = {"op": "run", "code": code, "filename": "main.py"}
+            before = resource.getrlimit(resource.RLIMIT_NOFILE)
+            resource.setrlimit(resource.RLIMIT_NOFILE, (100, before[1]))
+            try:
+                kernel = Kernel(folder, request, {})
+            finally:
+                resource.setrlimit(resource.RLIMIT_NOFILE, before)
+            outcome = kernel.finish()
+        self.assertEqual((outcome.stdout, len(outcome.results)), ("[False, False]\n", 1))
+
+    def test_long_events_of_threads_stay_whole(self):
+        code = """
+            import threading
+            def say(word):
+                for _ in range(20): display(word * 300000)
+            threads = [threading.Thread(target=say, args=(word,)) for word in 'abc']
+            [thread.start() for thread in threads]
+            [thread.join() for thread in threads];
+        """
+        outcome = run(textwrap.dedent(code))
+        self.assertEqual(len(outcome.results), 60)
+        self.assertTrue(all(len(set(result["data"]["text/plain"].strip("'"))) == 1 for result in outcome.results))
 
     def test_a_program_that_closes_all_descriptors_ends_well(self):
-        outcome = run("import os\nos.closerange(3, 1000)\nwith open('x', 'w') as f: os.dup2(f.fileno(), 200)\n1/0\n")
+        outcome = run("import os\nos.closerange(3, 1000)\nwith open('x', 'w') as f: os.dup2(f.fileno(), 201)\n1/0\n")
         self.assertEqual((outcome.code, outcome.events), (1, []))
 
     def test_a_bad_request_is_refused(self):

@@ -1,4 +1,4 @@
-//! A program that speaks on the socket of its kernel: the daemon takes it for claims, and tells the truth.
+//! A program that speaks on the pipes of its kernel: the daemon takes it for claims, and tells the truth.
 
 use std::time::{Duration, Instant};
 
@@ -6,12 +6,13 @@ use brig_proto::v1::ExecutionStatus as Status;
 use brig_tests::spec::small;
 use brig_tests::{Daemon, Outcome, daemon, processes};
 
-/// Runs code that writes frames of its own to the socket, whose descriptor is `FD`.
+/// Runs code that writes frames of its own to the pipe to the daemon, whose descriptor is `FD`. The one of the request
+/// is `REQUEST`. The kernel has moved them from 4 and 3 to 201 and 200.
 fn forged(daemon: &Daemon, body: &str) -> Outcome {
     let head = "
 import os, json, struct, sys
 print('really')
-FD = max(int(fd) for fd in os.listdir('/proc/self/fd') if int(fd) >= 200)
+REQUEST, FD = 200, 201
 def frame(value):
     body = value if isinstance(value, bytes) else json.dumps(value).encode()
     return struct.pack('<I', len(body)) + body
@@ -113,6 +114,62 @@ sys.exit(1)
         .map(|datum| datum.r#type.as_str())
         .collect();
     assert_eq!(data, ["text/plain"]);
+}
+
+#[test]
+fn no_descriptor_can_be_passed_to_the_daemon() {
+    let daemon = daemon!();
+    let outcome = forged(
+        &daemon,
+        "
+import ctypes, errno, stat
+libc = ctypes.CDLL(None, use_errno=True)
+class Part(ctypes.Structure): _fields_ = [('base', ctypes.c_char_p), ('length', ctypes.c_size_t)]
+class Control(ctypes.Structure):
+    _fields_ = [('length', ctypes.c_size_t), ('level', ctypes.c_int), ('type', ctypes.c_int), ('fd', ctypes.c_int)]
+class Message(ctypes.Structure):
+    _fields_ = [('name', ctypes.c_void_p), ('name_length', ctypes.c_uint32), ('parts', ctypes.POINTER(Part)),
+                ('count', ctypes.c_size_t), ('control', ctypes.POINTER(Control)), ('control_length', ctypes.c_size_t),
+                ('flags', ctypes.c_int)]
+part, control = Part(b'x', 1), Control(20, 1, 1, 1)
+message = Message(None, 0, ctypes.pointer(part), 1, ctypes.pointer(control), ctypes.sizeof(Control), 0)
+def send(fd):
+    sent = libc.sendmsg(fd, ctypes.byref(message), 0)
+    return sent if sent >= 0 else errno.errorcode[ctypes.get_errno()]
+import socket
+pair = socket.socketpair()
+print(send(pair[0].fileno()))
+print([send(fd) for fd in (REQUEST, FD)], stat.S_ISFIFO(os.fstat(FD).st_mode))
+kinds = {fd: os.readlink(f'/proc/self/fd/{fd}').split(':')[0] for fd in (0, 1, 2, REQUEST, FD)}
+print('socket' in kinds.values())
+",
+    );
+    assert_eq!(
+        outcome.stdout(),
+        "really\n1\n['ENOTSOCK', 'ENOTSOCK'] True\nFalse\n",
+        "{}",
+        outcome.stderr()
+    );
+}
+
+#[test]
+fn a_program_that_plays_with_the_pipe_of_its_request_holds_nobody_up() {
+    let daemon = daemon!();
+    let start = Instant::now();
+    let outcome = forged(
+        &daemon,
+        "
+again = os.open(f'/proc/self/fd/{REQUEST}', os.O_WRONLY | os.O_NONBLOCK)
+try:
+    while True: os.write(again, b'x' * 65536)
+except OSError: pass
+try: os.write(REQUEST, b'x')
+except OSError as error: print(error.errno)
+",
+    );
+    assert_eq!(outcome.status(), Status::Success, "{}", outcome.stderr());
+    assert_eq!(outcome.stdout(), "really\n9\n");
+    assert!(start.elapsed() < Duration::from_secs(5));
 }
 
 #[test]

@@ -33,14 +33,14 @@ fn commands_have_three_descriptors() {
 }
 
 #[test]
-fn python_code_has_the_socket_to_the_daemon_besides_and_its_children_have_not() {
+fn python_code_has_two_pipes_of_the_daemon_besides_and_its_children_have_not() {
     let daemon = daemon!();
     let text = daemon.stdout(small(&format!(
         "import os, subprocess\nprint({DESCRIPTORS})\n\
          subprocess.run(['python3', '-c', \"import os; print({})\"], close_fds=False)",
         DESCRIPTORS.replace('\'', "\\\"")
     )));
-    assert_eq!(text, "[0, 1, 2, 200]\n[0, 1, 2]\n");
+    assert_eq!(text, "[0, 1, 2, 200, 201]\n[0, 1, 2]\n");
 }
 
 #[test]

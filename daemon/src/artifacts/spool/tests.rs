@@ -11,7 +11,7 @@ async fn stored(spool: &Spool, parts: &[&[u8]]) -> Stored {
 #[tokio::test]
 async fn bytes_come_back_as_they_were_with_their_hash() {
     let directory = tempfile::tempdir().unwrap();
-    let spool = Spool::new(directory.path(), 10 << 20);
+    let spool = Spool::new(directory.path(), 10 << 20, 8);
     let bytes: Vec<u8> = (0..600_000_u32).map(|i| i.to_le_bytes()[1]).collect();
     let stored = stored(&spool, &[&bytes[..10], &bytes[10..300_000], &bytes[300_000..]]).await;
     let mut read = Vec::new();
@@ -33,14 +33,14 @@ async fn bytes_come_back_as_they_were_with_their_hash() {
 #[tokio::test]
 async fn an_empty_file_is_a_file() {
     let directory = tempfile::tempdir().unwrap();
-    let stored = stored(&Spool::new(directory.path(), 0), &[]).await;
+    let stored = stored(&Spool::new(directory.path(), 0, 8), &[]).await;
     assert_eq!((stored.size(), stored.read(0).await.unwrap()), (0, Vec::new()));
 }
 
 #[tokio::test]
 async fn nothing_is_left_in_the_directory() {
     let directory = tempfile::tempdir().unwrap();
-    let spool = Spool::new(directory.path(), 10 << 20);
+    let spool = Spool::new(directory.path(), 10 << 20, 8);
     let _stored = stored(&spool, &[b"abc"]).await;
     assert_eq!(std::fs::read_dir(directory.path()).unwrap().count(), 0);
 }
@@ -48,7 +48,7 @@ async fn nothing_is_left_in_the_directory() {
 #[tokio::test]
 async fn a_file_larger_than_allowed_is_refused_to_the_byte() {
     let directory = tempfile::tempdir().unwrap();
-    let spool = Spool::new(directory.path(), 10 << 20);
+    let spool = Spool::new(directory.path(), 10 << 20, 8);
     let mut file = spool.create(4).await.unwrap();
     file.write(b"1234".to_vec()).await.unwrap();
     let error = file.write(b"5".to_vec()).await.unwrap_err();
@@ -63,7 +63,7 @@ async fn a_file_larger_than_allowed_is_refused_to_the_byte() {
 #[tokio::test]
 async fn the_room_of_all_files_is_bounded_and_given_back() {
     let directory = tempfile::tempdir().unwrap();
-    let spool = Spool::new(directory.path(), 10);
+    let spool = Spool::new(directory.path(), 10, 8);
     let first = stored(&spool, &[b"123456"]).await;
     let mut second = spool.create(100).await.unwrap();
     second.write(b"7890".to_vec()).await.unwrap();
@@ -78,8 +78,20 @@ async fn the_room_of_all_files_is_bounded_and_given_back() {
 }
 
 #[tokio::test]
+async fn the_number_of_files_is_bounded_and_given_back() {
+    let directory = tempfile::tempdir().unwrap();
+    let spool = Spool::new(directory.path(), 10, 2);
+    let first = stored(&spool, &[b"1"]).await;
+    let _second = spool.create(1).await.unwrap();
+    let third = spool.create(1).await;
+    assert!(matches!(third, Err(SpoolError::TooMany { max_files: 2, .. })));
+    drop(first);
+    spool.create(1).await.unwrap();
+}
+
+#[tokio::test]
 async fn a_directory_that_is_missing_is_said() {
-    let error = Spool::new(Path::new("/nonexistent/spool"), 1)
+    let error = Spool::new(Path::new("/nonexistent/spool"), 1, 8)
         .create(1)
         .await
         .unwrap_err();

@@ -44,13 +44,23 @@ pub(super) fn check_limits(
         Ok(resolved) => Some(resolved),
         Err(error) => {
             let field = format!("limits.{}", limit_field(error.field));
-            fields.wrong(
-                &field,
-                Reason::InvalidValue,
-                "0 is not a limit; leave it out for the default of the policy",
-            );
+            // The message counts as the policy does; the request has CPUs, not thousandths.
+            let problem = if error.field == "cpu_millis" {
+                cpus(&error.problem)
+            } else {
+                error.problem
+            };
+            fields.wrong(&field, Reason::InvalidValue, &problem);
             None
         }
+    }
+}
+
+fn cpus(problem: &str) -> String {
+    if problem.starts_with("0 ") {
+        problem.to_owned()
+    } else {
+        "too little; at least 0.01".to_owned()
     }
 }
 

@@ -9,6 +9,7 @@ const LIMITS: Limits = Limits {
     memory_max_bytes: 512 << 20,
     pids: 128,
     disk_bytes: 512 << 20,
+    inodes: 50_000,
     output_bytes: 8 << 20,
     max_age_ms: 3_600_000,
 };
@@ -29,7 +30,7 @@ fn facts(ended: Ended) -> Facts<'static> {
         stop: None,
         claim: None,
         output_dropped: false,
-        disk_full: false,
+        disk_full: None,
         duration_ms: 30_012,
         limits: LIMITS,
     }
@@ -206,6 +207,57 @@ fn a_full_disk_or_process_limit_is_the_cause_only_if_the_code_failed_of_it() {
         (unrelated.cause, unrelated.limits_hit),
         (None, vec![CauseKind::Processes])
     );
+}
+
+#[test]
+fn a_disk_that_is_full_at_the_end_is_a_limit_hit_and_the_cause_of_a_failed_command_only() {
+    let hit = vec![CauseKind::Disk];
+    for full in [Full::Bytes, Full::Inodes] {
+        let disk_full = Some(full);
+        let coped = conclude(&Facts {
+            disk_full,
+            ..told(Exit::Code(0), None)
+        });
+        assert_eq!(
+            (coped.status, coped.cause, coped.limits_hit),
+            (Status::Success, None, hit.clone())
+        );
+        let failed = conclude(&Facts {
+            disk_full,
+            ..told(Exit::Code(1), None)
+        });
+        let cause = failed.cause.unwrap();
+        let (limit, text) = match full {
+            Full::Bytes => (Some(512 << 20), "512 MiB of files"),
+            Full::Inodes => (None, "50000 files and directories"),
+        };
+        assert_eq!(
+            (failed.status, cause.kind, cause.limit),
+            (Status::Error, CauseKind::Disk, limit)
+        );
+        assert!(cause.message.contains(text), "{}", cause.message);
+        assert!(failed.hint.unwrap().contains(text));
+        let other = claim("ValueError", "x");
+        let unrelated = conclude(&Facts {
+            disk_full,
+            claim: Some(&other),
+            ..told(Exit::Code(1), None)
+        });
+        assert_eq!((unrelated.cause, unrelated.limits_hit), (None, hit.clone()));
+    }
+}
+
+#[test]
+fn running_out_of_memory_names_the_limit_that_holds_for_memory_and_files_together() {
+    let memory = conclude(&told(Exit::Signal(9), Some(JailCause::Memory)));
+    let together = "1024 MiB (512 MiB of memory and 512 MiB of files)";
+    let cause = memory.cause.unwrap();
+    assert_eq!(
+        cause.message,
+        format!("memory and files together needed more than {together}")
+    );
+    assert_eq!(cause.limit, Some(512 << 20));
+    assert!(memory.hint.unwrap().contains(together));
 }
 
 #[test]

@@ -98,7 +98,7 @@ async fn a_follower_hears_of_every_change_of_its_place_in_the_queue() {
 #[tokio::test]
 async fn bytes_of_artifacts_come_only_to_who_wants_them() {
     let log = log();
-    let spool = Spool::new(&std::env::temp_dir(), 1024 * 1024);
+    let spool = Spool::new(&std::env::temp_dir(), 1024 * 1024, 8);
     let mut file = spool.create(1024 * 1024).await.unwrap();
     file.write(vec![7; 300 * 1024]).await.unwrap();
     let artifact = Artifact {
@@ -106,6 +106,8 @@ async fn bytes_of_artifacts_come_only_to_who_wants_them() {
         ..Artifact::default()
     };
     log.artifact(artifact, Some(Arc::new(file.finish().unwrap())));
+    let held = log.holds();
+    assert_eq!((held.files, held.file_bytes), (1, 300 * 1024));
     log.finish(ExecutionResult::default(), SystemTime::now());
     assert_eq!(drain(&mut log.follow(0, false)).await.len(), 3);
     let events = drain(&mut log.follow(0, true)).await;

@@ -45,6 +45,7 @@ fn new_and_changed_files_are_told_and_the_others_are_not() {
         Collected {
             examined: 9,
             changed: 6,
+            space: collection.totals.space,
             ..Collected::default()
         }
     );

@@ -30,6 +30,32 @@ fn no_inode_left_is_reported() {
 }
 
 #[test]
+fn the_space_of_the_whole_file_system_is_told_whatever_is_found_in_it() {
+    let place = Place::tmpfs("1M", "8");
+    let mut client = place.serve();
+    let space = |client: &mut Client| client.collect(everything()).totals.space;
+    let empty = space(&mut client);
+    assert_eq!((empty.used_bytes, empty.total_bytes), (0, 1 << 20));
+    assert_eq!((empty.used_inodes, empty.total_inodes), (1, 8), "the directory itself");
+    std::fs::File::create(place.join("sparse"))
+        .unwrap()
+        .set_len(1 << 40)
+        .unwrap();
+    // Nobody is told of a file in an ignored directory, but it takes up space like any other.
+    std::fs::create_dir(place.join(".cache")).unwrap();
+    place.write(".cache/hidden", vec![1; 300 << 10]);
+    let used = space(&mut client);
+    assert_eq!((used.used_bytes, used.used_inodes), (300 << 10, 4));
+    assert!(std::fs::write(place.join("rest"), vec![1; 1 << 20]).is_err());
+    assert_eq!(space(&mut client).used_bytes, 1 << 20);
+    for at in 0..3 {
+        place.write(&format!("empty{at}"), "");
+    }
+    let full = space(&mut client);
+    assert_eq!(full.used_inodes, full.total_inodes);
+}
+
+#[test]
 fn a_sparse_file_of_a_terabyte_is_seen_for_what_it_is() {
     let place = Place::tmpfs("1M", "100");
     std::fs::File::create(place.join("sparse"))
