@@ -32,6 +32,13 @@ const CONSTANTS: &[(&str, i64)] = &[
     ("F_NOTIFY", 1026),
     // prctl(2), linux/prctl.h.
     ("PR_SET_MEMORY_MERGE", 67),
+    ("PR_SET_SECCOMP", libc::PR_SET_SECCOMP as i64),
+    // setsockopt(2), socket(7).
+    ("SOL_SOCKET", libc::SOL_SOCKET as i64),
+    ("SO_ATTACH_FILTER", libc::SO_ATTACH_FILTER as i64),
+    ("SO_ATTACH_BPF", libc::SO_ATTACH_BPF as i64),
+    ("SO_ATTACH_REUSEPORT_CBPF", libc::SO_ATTACH_REUSEPORT_CBPF as i64),
+    ("SO_ATTACH_REUSEPORT_EBPF", libc::SO_ATTACH_REUSEPORT_EBPF as i64),
     ("TIOCLINUX", 0x541c),
     ("TIOCSETD", 0x5423),
     ("CLONE_NEWUSER", libc::CLONE_NEWUSER as i64),

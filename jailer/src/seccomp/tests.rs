@@ -302,11 +302,18 @@ fn what_reaches_beyond_the_session_is_left_out_of_common_calls() {
         ("memfd_create", [0, 4, 0, 0]),       // MFD_HUGETLB
         ("inotify_init1", [0, 0, 0, 0]),
         ("inotify_add_watch", [0, 0, 0, 0]),
+        ("splice", [0, 0, 0, 0]),
+        ("sendfile", [0, 0, 0, 0]),
+        ("prctl", [22, 2, 0, 0]),      // PR_SET_SECCOMP
+        ("setsockopt", [3, 1, 26, 0]), // SO_ATTACH_FILTER
+        ("setsockopt", [3, 1, 51, 0]), // SO_ATTACH_REUSEPORT_CBPF
     ];
     assert!(asked.iter().all(|(call, args)| answer(&filter, call, args) == ENOSYS));
     let usual = [
         ("fcntl", [0, 3, 0, 0]),
         ("prctl", [15, 0, 0, 0]),
+        ("setsockopt", [3, 1, 2, 0]),  // SO_REUSEADDR
+        ("setsockopt", [3, 6, 26, 0]), // an option of TCP
         ("mmap", [0, 4096, 3, 0x22]),
         ("memfd_create", [0, 1, 0, 0]),
     ];

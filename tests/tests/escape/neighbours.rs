@@ -1,7 +1,7 @@
 //! Other processes: those of the jail itself, of other sessions, of the host.
 
-use brig_proto::v1::{CauseKind, ExecutionStatus as Status};
-use brig_tests::spec::{command, sh, small};
+use brig_proto::v1::{CauseKind, ExecutionSpec, ExecutionStatus as Status};
+use brig_tests::spec::{code, command, sh, small};
 use brig_tests::{daemon, processes};
 
 /// Open descriptors of the process that runs it; the one that lists them is left out.
@@ -97,4 +97,24 @@ fn a_program_can_not_leave_its_group_of_limits() {
     let daemon = daemon!();
     let script = "find / -xdev -name cgroup.procs 2>/dev/null | wc -l; ls /sys/fs/cgroup 2>/dev/null | wc -l";
     assert_eq!(daemon.stdout(sh(script)), "0\n0\n");
+}
+
+/// splice and sendfile hold the lock of a pipe while they wait for their source; the daemon, which reads the other end,
+/// would wait with them, and everybody else with it.
+#[test]
+fn a_guest_can_not_hold_the_lock_of_a_pipe_that_the_daemon_reads() {
+    let daemon = daemon!();
+    let script = "import errno, os, socket\n\
+                  a, b = socket.socketpair()\n\
+                  calls = (lambda: os.splice(a.fileno(), 1, 100), lambda: os.sendfile(1, a.fileno(), None, 100))\n\
+                  for call in calls:\n\
+                  \x20   try: call(); print('done')\n\
+                  \x20   except OSError as error: print(errno.errorcode[error.errno])";
+    for policy in ["data", "strict"] {
+        let spec = ExecutionSpec {
+            policy: policy.to_owned(),
+            ..code(script)
+        };
+        assert_eq!(daemon.stdout(spec), "ENOSYS\nENOSYS\n", "{policy}");
+    }
 }
