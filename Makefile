@@ -53,8 +53,10 @@ stage: build
 	@rm -rf $(STAGE)/kernel && install -d $(STAGE)/kernel/brig_kernel
 	@install -m 644 rootfs/kernel/kernel.py $(STAGE)/kernel
 	@install -m 644 rootfs/kernel/brig_kernel/*.py $(STAGE)/kernel/brig_kernel
+	@rm -rf $(STAGE)/templates && cp -r rootfs/templates $(STAGE)/templates
 	@{ echo '#!/bin/sh'; echo '# The brig of this stage, with its own policies and programs.'; \
 	    echo 'export BRIG_PROGRAMS=$(BRIG_PROGRAMS) BRIG_POLICIES=$(BRIG_POLICIES) BRIG_KERNEL=$(BRIG_KERNEL)'; \
+	    echo 'export BRIG_TEMPLATES=$(STAGE)/templates'; \
 	    echo 'export BRIG_IMAGES=$${BRIG_IMAGES:-$(BRIG_IMAGES)}'; \
 	    echo 'exec $(BRIG_PROGRAMS)/brig "$$@"'; } >$(STAGE)/brig
 	@chmod 755 $(STAGE)/brig

@@ -21,6 +21,8 @@ const INSTALLED_KERNEL: &str = "/usr/lib/brig/kernel";
 pub(crate) enum TemplateCommand {
     /// Builds an image of a template, if there is none of the same inputs yet. Needs root.
     Build(BuildArguments),
+    /// Looks up what a template's Python packages need now, and writes that with its hashes into the lock file.
+    Lock(LockArguments),
     /// Lists the images of this host.
     List(Images),
     /// Shows an image with its packages, as JSON.
@@ -47,13 +49,9 @@ pub(crate) struct Images {
     images: PathBuf,
 }
 
-/// What to build.
+/// Where template files lie.
 #[derive(Debug, Clone, Args)]
-pub(crate) struct BuildArguments {
-    /// Name of a template, or path of its file.
-    #[arg(value_name = "NAME|FILE")]
-    template: String,
-
+pub(crate) struct Templates {
     /// Directories of template files, separated by colons; the first that has the name is taken.
     #[arg(
         long,
@@ -64,6 +62,28 @@ pub(crate) struct BuildArguments {
         default_value = "/etc/brig/templates:/usr/share/brig/templates"
     )]
     templates: Vec<PathBuf>,
+}
+
+/// What to lock.
+#[derive(Debug, Clone, Args)]
+pub(crate) struct LockArguments {
+    /// Name of a template, or path of its file.
+    #[arg(value_name = "NAME|FILE")]
+    template: String,
+
+    #[command(flatten)]
+    templates: Templates,
+}
+
+/// What to build.
+#[derive(Debug, Clone, Args)]
+pub(crate) struct BuildArguments {
+    /// Name of a template, or path of its file.
+    #[arg(value_name = "NAME|FILE")]
+    template: String,
+
+    #[command(flatten)]
+    templates: Templates,
 
     #[command(flatten)]
     images: Images,
@@ -89,6 +109,12 @@ pub(crate) struct BuildArguments {
 pub(crate) fn template(command: &TemplateCommand, screen: &mut Screen) -> Result<Exit, Failure> {
     match command {
         TemplateCommand::Build(arguments) => build(arguments, screen),
+        TemplateCommand::Lock(arguments) => {
+            let file = brig_rootfs::lock(&arguments.template, &arguments.templates.templates, &Progress::new())
+                .map_err(|error| failure(&error))?;
+            screen.out.text(&format!("{}\n", escape::line(&shown(&file))));
+            Ok(Exit::Success)
+        }
         TemplateCommand::List(images) => {
             let stored = images.store().list().map_err(|error| failure(&error))?;
             let text = list(&stored, screen.out.style());
@@ -132,7 +158,7 @@ fn build(arguments: &BuildArguments, screen: &mut Screen) -> Result<Exit, Failur
     let installed = || Some(PathBuf::from(INSTALLED_KERNEL)).filter(|kernel| kernel.is_dir());
     let options = BuildOptions {
         template: arguments.template.clone(),
-        templates: arguments.templates.clone(),
+        templates: arguments.templates.templates.clone(),
         images: arguments.images.images.clone(),
         kernel: arguments.kernel.clone().or_else(installed),
         locked: arguments.locked.clone(),

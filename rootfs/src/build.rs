@@ -100,11 +100,18 @@ pub fn lock(template: &str, templates: &[PathBuf], progress: &Progress) -> Resul
         return Err(Error::invalid(&file, "python.lock: missing, there is nothing to lock"));
     };
     let scratch = tempfile::tempdir().doing("make a folder in", &std::env::temp_dir())?;
-    let log_path = std::env::temp_dir().join(format!("brig-lock-{}.log", template.name));
-    let mut log = Log::create(&log_path)?;
-    let text = progress.step("resolve", || {
+    let mut log = Log::create(&scratch.path().join("lock.log"))?;
+    let resolved = progress.step("resolve", || {
         wheels::resolve(&template, scratch.path(), &mut log, progress)
-    })?;
+    });
+    let text = match resolved {
+        Ok(text) => text,
+        Err(error) => {
+            // The error names the log in it.
+            let _kept = scratch.keep();
+            return Err(error);
+        }
+    };
     let file = template.beside(name);
     fs::write(&file, text).doing("write", &file)?;
     Ok(file)
