@@ -1,6 +1,6 @@
 //! Starts programs: the child of pid 1 that seals itself and becomes the guest's code.
 //!
-//! The parent makes pipes and a socket, clones into the program's own cgroup, and waits for nothing: a pipe that closes
+//! The parent makes pipes, clones into the program's own cgroup, and waits for nothing: a pipe that closes
 //! at exec tells it, in its own time, whether the program started or which step failed.
 
 use std::ffi::CString;
