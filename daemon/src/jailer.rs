@@ -201,8 +201,8 @@ impl Jail {
 #[derive(Debug)]
 struct Connection {
     socket: UnixDatagram,
-    /// Requests not yet on the socket; grows by one command at a time, and only while empty.
-    outbox: VecDeque<Request>,
+    /// Packets not yet on the socket; grows by one command at a time, and only while empty.
+    outbox: VecDeque<Vec<u8>>,
     routes: HashMap<Id, mpsc::Sender<Message>>,
     hosts: VecDeque<oneshot::Sender<HostReport>>,
 }
@@ -220,10 +220,10 @@ impl Connection {
         loop {
             tokio::select! {
                 command = inbox.recv(), if self.outbox.is_empty() => match command {
-                    Some(command) => self.accept(command),
+                    Some(command) => self.accept(command)?,
                     None => return Ok(()),
                 },
-                sent = send(&self.socket, self.outbox.front()), if !self.outbox.is_empty() => {
+                sent = send(&self.socket, self.outbox.front().map(Vec::as_slice)), if !self.outbox.is_empty() => {
                     sent?;
                     self.outbox.pop_front();
                 }
@@ -235,18 +235,20 @@ impl Connection {
         }
     }
 
-    fn accept(&mut self, command: Command) {
-        match command {
-            Command::Send(request) => self.outbox.push_back(request),
+    fn accept(&mut self, command: Command) -> io::Result<()> {
+        let request = match command {
+            Command::Send(request) => request,
             Command::Host(answer) => {
                 self.hosts.push_back(answer);
-                self.outbox.push_back(Request::Host);
+                Request::Host
             }
             Command::Make { make, events } => {
                 self.routes.insert(make.session.clone(), events);
-                self.outbox.push_back(Request::Make(*make));
+                Request::Make(*make)
             }
-        }
+        };
+        self.outbox.extend(wire::packets(&request)?);
+        Ok(())
     }
 
     fn route(&mut self, message: Message) {
@@ -258,6 +260,13 @@ impl Connection {
                 return;
             }
             Event::Hello { .. } => return warn!("jailer greeted twice"),
+            Event::Held(_)
+            | Event::HeldExecution(_)
+            | Event::AllHeld
+            | Event::Files { .. }
+            | Event::Reloaded { .. } => {
+                return debug!("jailer event unclaimed");
+            }
             Event::Made { session, .. } | Event::Spawned { session, .. } | Event::Ended { session, .. } => {
                 (session.clone(), false)
             }
@@ -277,7 +286,9 @@ impl Connection {
 
 /// Agrees on the protocol; gives the version of the jailer.
 async fn greet(socket: &UnixDatagram) -> Result<String, JailerError> {
-    send(socket, Some(&Request::Hello { version: VERSION })).await?;
+    for packet in wire::packets(&Request::Hello { version: VERSION })? {
+        send(socket, Some(&packet)).await?;
+    }
     match receive(socket).await? {
         Some(Message {
             event: Event::Hello {
@@ -294,12 +305,12 @@ async fn greet(socket: &UnixDatagram) -> Result<String, JailerError> {
     }
 }
 
-/// Sends one request once the socket takes it; a cancelled call has sent nothing.
-async fn send(socket: &UnixDatagram, request: Option<&Request>) -> io::Result<()> {
-    let Some(request) = request else { return Ok(()) };
+/// Sends one packet once the socket takes it; a cancelled call has sent nothing.
+async fn send(socket: &UnixDatagram, packet: Option<&[u8]>) -> io::Result<()> {
+    let Some(packet) = packet else { return Ok(()) };
     socket
         .async_io(Interest::WRITABLE, || {
-            again(|| wire::send(socket.as_fd(), request, &[]))
+            again(|| wire::send_bytes(socket.as_fd(), packet))
         })
         .await
 }

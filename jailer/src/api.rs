@@ -5,8 +5,13 @@
 //! quantity against them and against its ceilings. Messages travel by [`crate::wire`]; each direction is one enum.
 //!
 //! A session's life: `Make` is answered by `Made` (with the descriptor of its file helper) or `Refused`; each `Spawn`
-//! by `Spawned` (with the pipe ends) or `Refused`, later by one `Ended`; `Close` by `Closed`, which says that pid 1 is
-//! reaped and the cgroup empty. `Closed` also comes unasked when a jail died by itself.
+//! by `Spawned` (with the pipe ends and the files for what is kept) or `Refused`, later by one `Ended`; `Close` by
+//! `Closed`, which says that pid 1 is reaped and the cgroup empty. `Closed` also comes unasked when a jail died by itself.
+//!
+//! A session that is `held` outlives the connection for a while: the jailer keeps its pipe ends, the files of its
+//! output, and the memos that `brigd` gave along; what ended is kept until `brigd` says that it is recorded (`Forget`).
+//! The next connection is told all of it after `Hello`: for each session `Held`, `HeldExecution` for each of its
+//! executions, and `Closed` if it is over; then `AllHeld`.
 #![forbid(unsafe_code)]
 
 use serde::{Deserialize, Serialize};
@@ -15,7 +20,12 @@ use crate::ids::Id;
 use crate::step::StepError;
 
 /// The version of these messages; the two ends must agree on it.
-pub const VERSION: u32 = 1;
+pub const VERSION: u32 = 2;
+
+/// The largest memo, in bytes.
+pub const MEMO_MAX: usize = 32 * 1024;
+/// The most executions of a held session that run or whose end was not forgotten; further ones are refused.
+pub const UNFORGOTTEN_MAX: usize = 1024;
 
 /// From `brigd` to the jailer.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -30,8 +40,25 @@ pub enum Request {
     Signal { session: Id, execution: Id, signal: i32 },
     /// Kills all processes of an execution; `Ended` follows.
     Kill { session: Id, execution: Id },
+    /// Closes the jailer's copy of a descriptor to a program of a held session, so that the program sees its end once
+    /// `brigd` has closed its own.
+    CloseInput { session: Id, execution: Id, input: Input },
     /// Ends a jail, whatever it does; `Closed` follows. Asking twice is harmless.
     Close { session: Id },
+    /// Ends the file helper of a jail and starts another one; `Files` follows.
+    Files { session: Id },
+    /// Replaces what `brigd` wants to know about a held session, or about one of its executions, when it comes back.
+    Memo {
+        session: Id,
+        execution: Option<Id>,
+        memo: Vec<u8>,
+    },
+    /// The end of an execution of a held session, or of the session itself, is recorded: nothing more is kept about it.
+    Forget { session: Id, execution: Option<Id> },
+    /// `brigd` is about to end on purpose: held sessions wait longer for the next one.
+    Handover,
+    /// Reads policies, syscall groups and ceilings again, all or nothing; `Reloaded` follows. Sessions keep theirs.
+    Reload,
     /// Asks what this host can enforce.
     Host,
 }
@@ -49,6 +76,10 @@ pub struct Make {
     pub template: String,
     /// How much the session may use.
     pub quantities: Quantities,
+    /// Whether the session outlives the connection for a while.
+    pub held: bool,
+    /// What `brigd` wants to know about a held session when it comes back; opaque, at most [`MEMO_MAX`] bytes.
+    pub memo: Vec<u8>,
 }
 
 /// How much a session may use.
@@ -85,6 +116,18 @@ pub struct Spawn {
     pub merge_stderr: bool,
     /// Wall time after which the jailer kills the execution, in milliseconds.
     pub timeout_ms: u64,
+    /// CPU time of all its processes together after which the jailer kills it, in milliseconds.
+    pub cpu_time_ms: Option<u64>,
+    /// As in [`Make`].
+    pub memo: Vec<u8>,
+}
+
+/// A way into a program that ends when nobody holds it open.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Input {
+    Stdin,
+    /// The request pipe of a kernel.
+    Request,
 }
 
 /// What is started.
@@ -111,13 +154,26 @@ pub enum Event {
         session: Id,
         enforced: Enforced,
     },
-    /// The program runs. Descriptors, in this order, as far as present: stdin, stdout, stderr, and for a kernel the write
-    /// end of its request pipe and the read end of its frame pipe.
+    /// The program runs. Descriptors: those of [`Streams`].
     Spawned {
         session: Id,
         execution: Id,
         pid: u32,
         streams: Streams,
+    },
+    /// A session that outlived the last connection.
+    Held(Box<Held>),
+    /// One of its executions, running or ended. Descriptors: those of [`Streams`], without those that were closed.
+    HeldExecution(Box<HeldExecution>),
+    /// All that was held is told.
+    AllHeld,
+    /// A new file helper runs. Descriptors: its stream socket.
+    Files {
+        session: Id,
+    },
+    /// What was read again is in force; or the first error, and then everything is as it was.
+    Reloaded {
+        error: Option<String>,
     },
     /// A `Make` or `Spawn` that did not happen. Nothing of it is left behind.
     Refused {
@@ -139,13 +195,48 @@ pub enum Event {
     Host(Box<HostReport>),
 }
 
-/// Which descriptors come with `Spawned`.
+/// Which descriptors come with `Spawned` and `HeldExecution`, in this order, as far as present.
+///
+/// First the far ends of pipes: stdin, stdout, stderr, the kernel's request pipe, its frame pipe. Then empty memory
+/// files in which `brigd` keeps what it read, so that it is there for the next `brigd`: one for stdout, one for stderr,
+/// one for the kernel's frames, and one for the journal of the execution. The jailer never reads them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Streams {
     pub stdin: bool,
     pub stdout: bool,
     pub stderr: bool,
-    pub kernel: bool,
+    /// The request pipe of a kernel.
+    pub request: bool,
+    /// The frame pipe of a kernel.
+    pub frames: bool,
+}
+
+/// A session that outlived a connection.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Held {
+    pub session: Id,
+    pub memo: Vec<u8>,
+    pub policy: String,
+    pub policy_hash: String,
+    pub template: String,
+    pub quantities: Quantities,
+    pub enforced: Enforced,
+    /// Time since it was made, in milliseconds.
+    pub age_ms: u64,
+}
+
+/// An execution of a held session.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct HeldExecution {
+    pub session: Id,
+    pub execution: Id,
+    pub memo: Vec<u8>,
+    pub pid: u32,
+    pub streams: Streams,
+    /// Time since the program was started, in milliseconds.
+    pub age_ms: u64,
+    /// How it ended, if it did.
+    pub end: Option<End>,
 }
 
 /// Why something was not done.
@@ -192,6 +283,8 @@ pub enum Exit {
 pub enum Cause {
     /// The jailer's deadline.
     WallTime,
+    /// The limit of CPU time.
+    CpuTime,
     /// The age limit of the session.
     SessionAge,
     /// The memory limit.
@@ -207,6 +300,8 @@ pub enum Cause {
 pub enum CloseReason {
     Asked,
     SessionAge,
+    /// No `brigd` came back in time.
+    Abandoned,
     /// pid 1 ended or was killed.
     Died,
 }

@@ -22,7 +22,7 @@ mod session;
 
 pub use layout::{Controllers, Layout, LayoutError};
 pub use limits::Limits;
-pub use session::{HELPER_LEAF, Leaf, SessionGroups};
+pub use session::{Leaf, SessionGroups};
 
 use std::fs;
 use std::io;

@@ -4,7 +4,7 @@
 //! things and give quantities (see [`crate::api`]); policies, templates and filters it reads itself from files that
 //! only root can write. Whatever comes out of a jail is a message of brig-init, which parses nothing of the guest's.
 //!
-//! When the client is gone, its sessions are closed. When the jailer dies, every jail dies with it (brig-init has
+//! When the client is gone, its sessions are closed, those that are held after a time of grace. When the jailer dies, every jail dies with it (brig-init has
 //! `PR_SET_PDEATHSIG` and reads the end of its control socket), and the next start sweeps what is left.
 
 mod birth;
@@ -15,6 +15,7 @@ mod events;
 mod executions;
 #[cfg(feature = "faults")]
 mod faults;
+mod held;
 mod serve;
 mod session;
 mod uids;
@@ -22,6 +23,7 @@ mod world;
 
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
+use std::time::Duration;
 
 pub use doctor::report;
 pub use serve::serve;
@@ -48,5 +50,14 @@ pub enum Entrance {
     /// One client on a connected socket; the program ends with it.
     Connected(OwnedFd),
     /// A listening socket; a peer must have this uid.
-    Listening { socket: OwnedFd, uid: u32 },
+    Listening { socket: OwnedFd, uid: u32, grace: Grace },
+}
+
+/// How long held sessions wait for the next client.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Grace {
+    /// After the last one went away without a word.
+    pub crash: Duration,
+    /// After it said that it ends on purpose.
+    pub handover: Duration,
 }

@@ -112,6 +112,8 @@ pub enum ToInit {
     Spawn(Box<Program>),
     /// Sends a signal to the main process of an execution.
     Signal { execution: Id, signal: i32 },
+    /// Starts a file helper in place of the last one, which is dead. Descriptors: as with the plan.
+    Files,
 }
 
 /// A program to be started.
@@ -133,6 +135,8 @@ pub struct Program {
 pub enum FromInit {
     /// The jail is up. Descriptors: the caller's end of the file helper's socket.
     Ready { landlock_abi: u32 },
+    /// Another file helper runs. Descriptors: the caller's end of its socket.
+    Files,
     /// A step failed; the process ends.
     Failed(StepError),
     /// The program runs. Descriptors: stdin, stdout, stderr, then the kernel's request pipe and frame pipe, as far as asked for.

@@ -4,6 +4,9 @@
 //! packet, or, for bodies that a socket buffer may not hold, in a sealed memfd that travels as the first descriptor.
 //! Sizes are capped on receipt, before anything is parsed.
 //!
+//! The jailer takes no descriptors from `brigd`: the last close of one can take as long as whoever made it wants. Its
+//! requests are [`packets`], the long ones in several, put together again by a [`Receiver`].
+//!
 //! Source: unix(7), memfd_create(2), fcntl(2) `F_ADD_SEALS`.
 #![forbid(unsafe_code)]
 
@@ -28,6 +31,67 @@ pub const FDS_MAX: usize = 16;
 
 const INLINE: u8 = 0;
 const MEMFD: u8 = 1;
+/// More of the body follows in the next packet.
+const PART: u8 = 2;
+
+/// Puts messages together that come without descriptors, in one packet or several.
+#[derive(Debug, Default)]
+pub struct Receiver {
+    body: Vec<u8>,
+}
+
+/// Cuts a message into packets for [`send_bytes`]; all of them must be sent, in order.
+pub fn packets<T: Serialize>(message: &T) -> io::Result<Vec<Vec<u8>>> {
+    let body = postcard::to_stdvec(message).map_err(io::Error::other)?;
+    if body.len() > BODY_MAX {
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, "message too large"));
+    }
+    let last = body.len().saturating_sub(1) / INLINE_MAX;
+    let packet = |(index, part): (usize, &[u8])| {
+        let kind = if index == last { INLINE } else { PART };
+        [&[kind], part].concat()
+    };
+    Ok(body.chunks(INLINE_MAX).enumerate().map(packet).collect())
+}
+
+/// Sends one of [`packets`]; `WouldBlock` when the socket is non-blocking and full, and then nothing was sent.
+pub fn send_bytes(socket: BorrowedFd<'_>, packet: &[u8]) -> io::Result<()> {
+    rustix::net::send(socket, packet, SendFlags::NOSIGNAL)?;
+    Ok(())
+}
+
+impl Receiver {
+    /// Receives until a message is whole; `None` when the other end is gone. Descriptors are not taken.
+    pub fn receive<T: DeserializeOwned>(&mut self, socket: BorrowedFd<'_>) -> io::Result<Option<T>> {
+        let mut packet = vec![0; INLINE_MAX + 1];
+        loop {
+            let mut again = true;
+            let length = loop {
+                match rustix::net::recv(socket, &mut packet, RecvFlags::TRUNC) {
+                    // As in `receive`.
+                    Err(rustix::io::Errno::CONNRESET) if again => again = false,
+                    other => break other?.1,
+                }
+            };
+            if length == 0 {
+                return Ok(None);
+            }
+            if length > packet.len() || self.body.len() + length > BODY_MAX {
+                return Err(invalid("message larger than the protocol allows"));
+            }
+            self.body.extend_from_slice(&packet[1..length]);
+            match packet[0] {
+                PART => {}
+                INLINE => {
+                    let body = std::mem::take(&mut self.body);
+                    let message = postcard::from_bytes(&body).map_err(|error| invalid(&error.to_string()))?;
+                    return Ok(Some(message));
+                }
+                _ => return Err(invalid("message of an unknown kind")),
+            }
+        }
+    }
+}
 
 /// Sends one message; `WouldBlock` when the socket is non-blocking and full, and then nothing was sent.
 pub fn send<T: Serialize>(socket: BorrowedFd<'_>, message: &T, fds: &[BorrowedFd<'_>]) -> io::Result<()> {
@@ -161,6 +225,39 @@ mod tests {
             file.read_to_string(&mut text).unwrap();
             assert_eq!(text, "hello");
         }
+    }
+
+    #[test]
+    fn messages_without_descriptors_arrive_whole_in_one_packet_or_several() {
+        let (a, b) = pair();
+        let mut receiver = Receiver::default();
+        for size in [0, 1, INLINE_MAX - 8, INLINE_MAX - 3, INLINE_MAX, INLINE_MAX * 2 + 5] {
+            let sent = vec![7_u8; size];
+            let packets = packets(&sent).unwrap();
+            assert_eq!(
+                packets.len(),
+                postcard::to_stdvec(&sent).unwrap().len().div_ceil(INLINE_MAX)
+            );
+            for packet in packets {
+                send_bytes(a.as_fd(), &packet).unwrap();
+            }
+            assert_eq!(receiver.receive::<Vec<u8>>(b.as_fd()).unwrap(), Some(sent));
+        }
+        drop(a);
+        assert_eq!(receiver.receive::<Vec<u8>>(b.as_fd()).unwrap(), None);
+    }
+
+    #[test]
+    fn parts_are_bounded_together() {
+        let (a, b) = pair();
+        rustix::net::sockopt::set_socket_recv_buffer_size(&b, 1 << 20).unwrap();
+        let part = [&[PART][..], &vec![0; INLINE_MAX]].concat();
+        let mut receiver = Receiver::default();
+        let sender = std::thread::spawn(move || while send_bytes(a.as_fd(), &part).is_ok() {});
+        let error = receiver.receive::<Vec<u8>>(b.as_fd()).unwrap_err();
+        assert_eq!(error.to_string(), "message larger than the protocol allows");
+        drop(b);
+        sender.join().unwrap();
     }
 
     #[test]

@@ -112,6 +112,7 @@ fn decide(facts: &Facts<'_>) -> (Status, Option<Cause>) {
     match facts.ended {
         Ended::Told(end) => match end.cause {
             Some(JailCause::WallTime) => wall_time(facts),
+            Some(JailCause::CpuTime) => cpu_time(&end),
             Some(JailCause::SessionAge) => session_age(facts),
             Some(JailCause::Memory) => memory(facts, &end),
             Some(JailCause::Asked) => stopped(facts),
@@ -233,6 +234,18 @@ fn wall_time(facts: &Facts<'_>) -> (Status, Option<Cause>) {
             limit: Some(limit),
             used: Some(facts.duration_ms),
             ..cause
+        }),
+    )
+}
+
+fn cpu_time(end: &End) -> (Status, Option<Cause>) {
+    let used = end.usage.cpu_us / 1000;
+    let message = format!("the code used {} of CPU time", seconds(used));
+    (
+        Status::Timeout,
+        Some(Cause {
+            used: Some(used),
+            ..plain(CauseKind::CpuTime, message)
         }),
     )
 }

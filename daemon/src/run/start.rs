@@ -34,6 +34,8 @@ pub async fn start(host: &Host, job: &Job, slot: &mut Option<Jail>) -> Result<St
         policy_hash: job.policy.hash.clone(),
         template: job.template.id.clone(),
         quantities: job.limits.quantities(),
+        held: false,
+        memo: Vec::new(),
     };
     let jail = slot.insert(host.jailer.make(make).await?);
     let (enforced, mut fds) = match answer(jail).await? {
@@ -104,6 +106,8 @@ async fn spawn(job: &Job, jail: &mut Jail) -> Result<(u32, Pipes), Problem> {
         stdin: job.stdin.is_some(),
         merge_stderr: job.merge_stderr,
         timeout_ms: job.limits.timeout_ms,
+        cpu_time_ms: None,
+        memo: Vec::new(),
     };
     jail.ask(Request::Spawn(request)).await?;
     match answer(jail).await? {

@@ -58,15 +58,13 @@ impl Pipes {
             stdin: take(streams.stdin)?,
             stdout: take(streams.stdout)?,
             stderr: take(streams.stderr)?,
-            kernel: match take(streams.kernel)? {
-                Some(request) => {
-                    let frames = take(true)??;
-                    Some(KernelPipes { request, frames })
-                }
-                None => None,
+            kernel: match (take(streams.request)?, take(streams.frames)?) {
+                (Some(request), Some(frames)) => Some(KernelPipes { request, frames }),
+                _ => None,
             },
         };
-        fds.next().is_none().then_some(pipes)
+        let files = [streams.stdout, streams.stderr, streams.frames, true];
+        (fds.count() == files.into_iter().filter(|present| *present).count()).then_some(pipes)
     }
 }
 
@@ -226,12 +224,14 @@ mod tests {
             stdin: false,
             stdout: true,
             stderr: false,
-            kernel: true,
+            request: true,
+            frames: true,
         };
-        let pipes = Pipes::new(streams, vec![fd(), fd(), fd()]).unwrap();
+        let some = |count: usize| (0..count).map(|_| fd()).collect::<Vec<_>>();
+        let pipes = Pipes::new(streams, some(6)).unwrap();
         assert!(pipes.stdin.is_none() && pipes.stdout.is_some() && pipes.stderr.is_none() && pipes.kernel.is_some());
-        assert!(Pipes::new(streams, vec![fd(), fd()]).is_none());
-        assert!(Pipes::new(streams, vec![fd(), fd(), fd(), fd()]).is_none());
+        assert!(Pipes::new(streams, some(5)).is_none());
+        assert!(Pipes::new(streams, some(7)).is_none());
     }
 
     #[test]
@@ -240,11 +240,15 @@ mod tests {
             stdin: false,
             stdout: false,
             stderr: false,
-            kernel: true,
+            request: true,
+            frames: true,
         };
         let (request, frames) = (fd(), fd());
         let numbers = [request.as_raw_fd(), frames.as_raw_fd()];
-        let pipes = Pipes::new(streams, vec![request, frames]).unwrap().kernel.unwrap();
+        let pipes = Pipes::new(streams, vec![request, frames, fd(), fd()])
+            .unwrap()
+            .kernel
+            .unwrap();
         assert_eq!([pipes.request.as_raw_fd(), pipes.frames.as_raw_fd()], numbers);
     }
 

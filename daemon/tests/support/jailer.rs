@@ -73,7 +73,8 @@ impl StandIn {
     }
 
     fn serve(self: Arc<Self>) {
-        while let Ok(Some((request, _fds))) = wire::receive::<Request>(self.socket.as_fd()) {
+        let mut receiver = wire::Receiver::default();
+        while let Ok(Some(request)) = receiver.receive::<Request>(self.socket.as_fd()) {
             match request {
                 Request::Hello { .. } => {
                     self.tell(
@@ -83,6 +84,7 @@ impl StandIn {
                         },
                         &[],
                     );
+                    self.tell(&Event::AllHeld, &[]);
                 }
                 Request::Make(make) => self.make(make.session),
                 Request::Spawn(_) if self.behaviour == Behaviour::DiesAtSpawn => {
@@ -95,7 +97,13 @@ impl StandIn {
                     }
                 }
                 Request::Kill { execution, .. } => self.kill(&execution),
-                Request::Signal { .. } => {}
+                Request::Signal { .. }
+                | Request::CloseInput { .. }
+                | Request::Files { .. }
+                | Request::Memo { .. }
+                | Request::Forget { .. }
+                | Request::Handover
+                | Request::Reload => {}
                 Request::Close { session } => {
                     self.jails.fetch_sub(1, Ordering::SeqCst);
                     self.tell(
@@ -168,14 +176,19 @@ impl StandIn {
             stdin: spawn.stdin,
             stdout: true,
             stderr: !is_kernel,
-            kernel: is_kernel,
+            request: is_kernel,
+            frames: is_kernel,
         };
         let stdin = child.stdin.take().map(OwnedFd::from);
         let (stdout, stderr) = (child.stdout.take().unwrap(), child.stderr.take().unwrap());
         // The request of a kernel goes in by its stdin and the frames come out by its stderr.
         let (first, second) = (stdin.as_ref().map(AsFd::as_fd), Some(stdout.as_fd()));
         let (first, second) = if is_kernel { (second, first) } else { (first, second) };
-        let fds: Vec<_> = [first, second, Some(stderr.as_fd())].into_iter().flatten().collect();
+        let files: Vec<OwnedFd> = (0..3)
+            .map(|_| rustix::fs::memfd_create("kept", rustix::fs::MemfdFlags::CLOEXEC).unwrap())
+            .collect();
+        let pipes = [first, second, Some(stderr.as_fd())].into_iter().flatten();
+        let fds: Vec<_> = pipes.chain(files.iter().map(AsFd::as_fd)).collect();
         self.tell(
             &Event::Spawned {
                 session: session.clone(),

@@ -5,8 +5,9 @@ use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use brig_jailer::host::{Entrance, Places, report, serve};
+use brig_jailer::host::{Entrance, Grace, Places, report, serve};
 use brig_jailer::sys;
+use brig_jailer::units::Span;
 use clap::Parser;
 
 /// Makes and ends the jails of Brig. Started by systemd or by brigd; runs as root.
@@ -22,6 +23,12 @@ struct Options {
     /// The user that may connect to --listen, beside root
     #[arg(long, value_name = "USER", default_value = "brig")]
     client: String,
+    /// How long held sessions wait for a client that went away without a word
+    #[arg(long, value_name = "SPAN", default_value = "30s")]
+    restart_grace: Span,
+    /// How long they wait for one that said that it ends on purpose
+    #[arg(long, value_name = "SPAN", default_value = "5m")]
+    handover_grace: Span,
     /// Folder of policies; a later one overrides an earlier one by file name
     #[arg(long, value_name = "DIR", default_values = ["/usr/share/brig/policies", "/etc/brig/policies"])]
     policies: Vec<PathBuf>,
@@ -83,6 +90,10 @@ fn run(options: Options) -> Result<(), Box<dyn std::error::Error>> {
             Entrance::Listening {
                 socket: listen(&path, uid)?,
                 uid,
+                grace: Grace {
+                    crash: options.restart_grace.duration(),
+                    handover: options.handover_grace.duration(),
+                },
             }
         }
         (None, None) => return Err("one of --fd and --listen is needed".into()),

@@ -23,9 +23,6 @@ const HELPER_MEMORY: u64 = 32 << 20;
 /// What the file helper adds to the processes of the guest.
 const HELPER_PIDS: u64 = 1;
 
-/// The file helper's leaf; no execution can have this name, since ids start with a letter.
-pub const HELPER_LEAF: &str = "0files";
-
 /// The groups of one session.
 #[derive(Debug)]
 pub struct SessionGroups {
@@ -190,11 +187,19 @@ impl SessionGroups {
         layout::enable_controllers(&session.join("guest"))
     }
 
+    /// Makes the group of the file helper that is started as the one of this number.
+    ///
+    /// Each has a group of its own: a process that is cloned into a group from another one dies at once if that group
+    /// was killed before (seen on kernel 6.18, which compares how often each of the two was).
+    pub fn helper_leaf(&self, number: u32) -> Result<Leaf, SysError> {
+        self.leaf(&format!("{number}files"))
+    }
+
     /// Makes the group of a program.
     pub fn leaf(&self, name: &str) -> Result<Leaf, SysError> {
         let below = self.session.join("guest").join(name);
         let folders: Vec<PathBuf> = self.bases.iter().map(|base| base.join(&below)).collect();
-        let made = self.make_leaf(&folders, &below);
+        let made = self.make_leaf(&folders, &below, name);
         if made.is_err() {
             folders.iter().try_for_each(|folder| remove_dir(folder))?;
         }
@@ -203,9 +208,9 @@ impl SessionGroups {
 
     /// The limit of processes is set here and not only above: the peak of a group that only its parent limits counts a
     /// fork that the parent refused.
-    fn make_leaf(&self, folders: &[PathBuf], below: &Path) -> Result<Leaf, SysError> {
+    fn make_leaf(&self, folders: &[PathBuf], below: &Path, name: &str) -> Result<Leaf, SysError> {
         folders.iter().try_for_each(|folder| make_dir(folder))?;
-        if below.file_name().is_none_or(|name| name != HELPER_LEAF) {
+        if !is_helper(name) {
             self.limit(below, &self.program)?;
         }
         self.own(&folders[0])?;
@@ -321,6 +326,11 @@ impl Leaf {
     pub fn remove(&self) -> Result<(), SysError> {
         self.folders.iter().try_for_each(|folder| remove_dir(folder))
     }
+}
+
+/// No execution can have a name like this, since ids start with a letter.
+fn is_helper(leaf: &str) -> bool {
+    leaf.starts_with(|first: char| first.is_ascii_digit())
 }
 
 fn init_limits() -> Limits {

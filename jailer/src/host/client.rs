@@ -9,7 +9,7 @@ use rustix::event::epoll::EventFlags;
 use super::events::{Events, Source, Token};
 use crate::api::{Event, Request};
 use crate::step::SysError;
-use crate::wire;
+use crate::{sys, wire};
 
 /// Events that wait for a client that does not read; more, and it counts as gone.
 const QUEUE_MAX: usize = 8192;
@@ -17,6 +17,9 @@ const QUEUE_MAX: usize = 8192;
 #[derive(Debug)]
 pub(super) struct Client {
     socket: OwnedFd,
+    receiver: wire::Receiver,
+    /// Whether it has said hello; before that it is told nothing.
+    pub(super) greeted: bool,
     token: Token,
     waiting: VecDeque<(Event, Vec<OwnedFd>)>,
 }
@@ -29,19 +32,22 @@ impl Client {
     pub(super) fn new(socket: OwnedFd, events: &mut Events) -> Result<Self, SysError> {
         rustix::io::ioctl_fionbio(&socket, true)
             .map_err(|error| SysError::new("ioctl(FIONBIO)", error.raw_os_error()))?;
+        // Where the kernel is older than 6.16, descriptors that come along are closed by it on receipt.
+        let _older_kernel = sys::refuse_descriptors(socket.as_fd());
         let token = events.watch(socket.as_fd(), Source::Client, EventFlags::IN)?;
         Ok(Self {
             socket,
+            receiver: wire::Receiver::default(),
+            greeted: false,
             token,
             waiting: VecDeque::new(),
         })
     }
 
     /// Takes one request, if there is one.
-    pub(super) fn receive(&self) -> Result<Option<Request>, Gone> {
-        match wire::receive::<Request>(self.socket.as_fd()) {
-            // The protocol gives the jailer no descriptors; should there be some, they are closed here.
-            Ok(Some((request, _))) => Ok(Some(request)),
+    pub(super) fn receive(&mut self) -> Result<Option<Request>, Gone> {
+        match self.receiver.receive::<Request>(self.socket.as_fd()) {
+            Ok(Some(request)) => Ok(Some(request)),
             Ok(None) => Err(Gone),
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(None),
             Err(error) => {

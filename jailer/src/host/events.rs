@@ -23,6 +23,8 @@ pub(super) enum Source {
     Pid1(Id),
     /// The population of an execution's leaf has changed.
     Leaf(Id, Id),
+    /// The population of the file helper's leaf has changed.
+    Helper(Id),
     /// An execution's leaf is out of memory (version 1).
     Oom(Id, Id),
 }
@@ -36,6 +38,12 @@ pub(super) enum Timer {
     Age(Id),
     /// An execution's time is over.
     Deadline(Id, Id),
+    /// Look how much CPU time an execution has used.
+    Cpu(Id, Id),
+    /// A killed file helper must be dead by now.
+    Helper(Id),
+    /// Held sessions have waited long enough for a client; the number is that of the last one.
+    Grace(u64),
     /// pid 1 must have told the end of a killed program by now.
     Overdue(Id, Id),
     /// Look again at what ran out of memory.

@@ -1,22 +1,25 @@
 //! Programs in sessions, as the jailer sees them: started, ended, killed, accounted for.
 
 use std::os::fd::{AsFd, OwnedFd};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use rustix::event::epoll::EventFlags;
 
 use super::events::{Source, Timer, Token};
+use super::held::{self, Ended, Kept, Told};
 use super::serve::Jailer;
 use super::session::{Phase, Remains};
-use crate::api::{Cause, CloseReason, End, Event, Exit, Refusal, Spawn, Streams, Work};
+use crate::api::{Cause, CloseReason, End, Event, Exit, MEMO_MAX, Refusal, Spawn, Streams, UNFORGOTTEN_MAX, Work};
 use crate::cgroup::Leaf;
 use crate::ids::Id;
 use crate::plan::{HOME, Program, ToInit};
 use crate::policy::check_timeout;
-use crate::step::{At, Step, StepError};
+use crate::step::{At, Step, StepError, SysError};
 
 /// How long pid 1 may take to tell the end of a program that was killed.
 const OVERDUE: Duration = Duration::from_secs(2);
+/// How soon a program's CPU time is looked at again, at the earliest.
+const CPU_LOOK: Duration = Duration::from_millis(1);
 /// The notice of version 1 comes just before the kill that it is about.
 const OOM_LOOK: Duration = Duration::from_millis(2);
 const OOM_LOOKS: u32 = 100;
@@ -29,10 +32,20 @@ pub(super) struct Execution {
     token: Token,
     oom_token: Option<Token>,
     oom_looks: u32,
-    streams: Streams,
-    timeout: Duration,
+    pub(super) told: Told,
+    /// Memory files for the client, until it has them.
+    files: Vec<OwnedFd>,
+    limits: TimeLimits,
     pub(super) cause: Option<Cause>,
     exit: Option<Exit>,
+}
+
+/// How long a program may run.
+#[derive(Debug, Clone, Copy)]
+struct TimeLimits {
+    wall: Duration,
+    /// CPU time of all processes together.
+    cpu: Option<Duration>,
 }
 
 impl Jailer {
@@ -59,8 +72,22 @@ impl Jailer {
                 format!("{} is not a session that is up", request.session),
             ));
         };
-        if session.executions.contains_key(&request.execution) {
-            return Err(invalid("execution_id", format!("{} runs already", request.execution)));
+        if session.executions.contains_key(&request.execution) || session.ended.contains_key(&request.execution) {
+            return Err(invalid("execution_id", format!("{} exists already", request.execution)));
+        }
+        if session.executions.len() + session.ended.len() >= UNFORGOTTEN_MAX {
+            return Err(Refusal::Busy(format!(
+                "{UNFORGOTTEN_MAX} executions of the session run or are not recorded, which is the most"
+            )));
+        }
+        if request.memo.len() > MEMO_MAX {
+            return Err(invalid("memo", format!("is larger than {MEMO_MAX} bytes")));
+        }
+        if request.cpu_time_ms == Some(0) {
+            return Err(invalid(
+                "cpu_time_ms",
+                "0 is no limit; leave it out for none".to_owned(),
+            ));
         }
         for (name, _) in &request.environment {
             if !session.policy.rules.environment.allows(name) {
@@ -93,7 +120,8 @@ impl Jailer {
             stdin: request.stdin,
             stdout: true,
             stderr: !request.merge_stderr,
-            kernel,
+            request: kernel,
+            frames: kernel,
         };
         let program = Program {
             execution: request.execution.clone(),
@@ -104,16 +132,27 @@ impl Jailer {
             merge_stderr: request.merge_stderr,
             kernel,
         };
-        let timeout = Duration::from_millis(request.timeout_ms);
-        self.start(&request.session, program, streams, timeout)
+        let limits = TimeLimits {
+            wall: Duration::from_millis(request.timeout_ms),
+            cpu: request.cpu_time_ms.map(Duration::from_millis),
+        };
+        let told = Told {
+            memo: request.memo,
+            streams,
+            pid: 0,
+            started: Instant::now(),
+            kept: Kept::default(),
+        };
+        self.start(&request.session, program, told, limits)
             .map_err(Refusal::Step)
     }
 
-    fn start(&mut self, id: &Id, program: Program, streams: Streams, timeout: Duration) -> Result<(), StepError> {
+    fn start(&mut self, id: &Id, program: Program, told: Told, limits: TimeLimits) -> Result<(), StepError> {
         let Some(session) = self.sessions.get_mut(id) else {
             return Ok(());
         };
         let name = program.execution.clone();
+        let files = held::memory_files(told.streams).at(Step::Streams)?;
         let leaf = session.groups.leaf(name.as_str()).at(Step::Cgroups)?;
         let source = Source::Leaf(id.clone(), name.clone());
         let token = self
@@ -140,8 +179,9 @@ impl Jailer {
             token,
             oom_token,
             oom_looks: 0,
-            streams,
-            timeout,
+            told,
+            files,
+            limits,
             cause: None,
             exit: None,
         };
@@ -153,12 +193,32 @@ impl Jailer {
         Ok(())
     }
 
-    pub(super) fn spawned(&mut self, id: &Id, name: &Id, pid: u32, fds: Vec<OwnedFd>) {
-        let Some(execution) = self.execution(id, name) else {
+    pub(super) fn spawned(&mut self, id: &Id, name: &Id, pid: u32, mut fds: Vec<OwnedFd>) {
+        let Some(session) = self.sessions.get_mut(id) else {
             return;
         };
-        let (streams, timeout) = (execution.streams, execution.timeout);
-        self.events.after(timeout, Timer::Deadline(id.clone(), name.clone()));
+        let Some(execution) = session.executions.get_mut(name) else {
+            return;
+        };
+        let streams = execution.told.streams;
+        execution.told.pid = pid;
+        execution.told.started = Instant::now();
+        if session.held {
+            match Kept::copy(streams, &fds, &execution.files) {
+                Ok(kept) => execution.told.kept = kept,
+                Err(error) => {
+                    tracing::error!(session = %id, execution = %name, %error, "descriptors can't be held");
+                    return self.close(id, CloseReason::Died);
+                }
+            }
+        }
+        fds.append(&mut execution.files);
+        let limits = execution.limits;
+        self.events
+            .after(limits.wall, Timer::Deadline(id.clone(), name.clone()));
+        if limits.cpu.is_some() {
+            self.look_at_cpu_time(id, name);
+        }
         self.tell(
             Event::Spawned {
                 session: id.clone(),
@@ -168,6 +228,23 @@ impl Jailer {
             },
             fds,
         );
+    }
+
+    /// Kills a program that has used its CPU time; else looks again when it could have, at the earliest.
+    pub(super) fn look_at_cpu_time(&mut self, id: &Id, name: &Id) {
+        let Some(session) = self.sessions.get(id) else { return };
+        let cpus = session.quantities.cpu_millis.max(1);
+        let Some(execution) = session.executions.get(name) else {
+            return;
+        };
+        let Some(limit) = execution.limits.cpu else { return };
+        let left = limit.saturating_sub(Duration::from_micros(execution.leaf.usage().cpu_us));
+        if left.is_zero() {
+            return self.kill(id, name, Cause::CpuTime);
+        }
+        let soonest = left.saturating_mul(1000) / u32::try_from(cpus).unwrap_or(u32::MAX);
+        self.events
+            .after(soonest.max(CPU_LOOK), Timer::Cpu(id.clone(), name.clone()));
     }
 
     pub(super) fn spawn_failed(&mut self, id: &Id, name: &Id, error: StepError) {
@@ -257,31 +334,24 @@ impl Jailer {
     }
 
     fn end_execution(&mut self, id: &Id, name: &Id) {
-        let execution = self
-            .sessions
-            .get_mut(id)
-            .and_then(|session| session.executions.remove(name));
-        let Some(execution) = execution else { return };
-        let oom_kills = execution.leaf.oom_kills();
-        let exit = execution.exit.unwrap_or(Exit::Unknown);
-        let by_memory = oom_kills > 0 && exit == Exit::Signal(libc::SIGKILL);
-        let end = End {
-            exit,
-            cause: execution.cause.or(by_memory.then_some(Cause::Memory)),
-            usage: execution.leaf.usage(),
-            oom_kills,
-            pids_refused: execution.leaf.pids_refused(),
+        let Some(session) = self.sessions.get_mut(id) else {
+            return;
         };
-        self.discard(execution);
+        let Some(execution) = session.executions.remove(name) else {
+            return;
+        };
+        let end = execution.end();
+        let told = self.discard(execution);
+        if let Some(session) = self.sessions.get_mut(id).filter(|session| session.held) {
+            session.ended.insert(name.clone(), Ended { told, end });
+        }
         tracing::info!(session = %id, execution = %name, exit = ?end.exit, cause = ?end.cause, "execution ended");
-        self.tell(
-            Event::Ended {
-                session: id.clone(),
-                execution: name.clone(),
-                end,
-            },
-            Vec::new(),
-        );
+        let ended = Event::Ended {
+            session: id.clone(),
+            execution: name.clone(),
+            end,
+        };
+        self.tell_about(id, ended);
     }
 
     /// The session is over: what pid 1 can't tell any more is told without it.
@@ -297,15 +367,36 @@ impl Jailer {
     }
 
     /// Stops watching a leaf and removes its group, now or when its last process has left it.
-    fn discard(&mut self, execution: Execution) {
+    fn discard(&mut self, execution: Execution) -> Told {
         self.events.forget(execution.leaf.events(), execution.token);
         if let (Some(fd), Some(token)) = (execution.leaf.oom_events(), execution.oom_token) {
             self.events.forget(fd.as_fd(), token);
         }
         self.bury(Remains::Leaf(execution.leaf));
+        execution.told
     }
 
     fn execution(&mut self, id: &Id, name: &Id) -> Option<&mut Execution> {
         self.sessions.get_mut(id)?.executions.get_mut(name)
+    }
+}
+
+impl Execution {
+    /// Kills all its processes.
+    pub(super) fn kill(&self) -> Result<(), SysError> {
+        self.leaf.kill()
+    }
+
+    fn end(&self) -> End {
+        let oom_kills = self.leaf.oom_kills();
+        let exit = self.exit.unwrap_or(Exit::Unknown);
+        let by_memory = oom_kills > 0 && exit == Exit::Signal(libc::SIGKILL);
+        End {
+            exit,
+            cause: self.cause.or(by_memory.then_some(Cause::Memory)),
+            usage: self.leaf.usage(),
+            oom_kills,
+            pids_refused: self.leaf.pids_refused(),
+        }
     }
 }

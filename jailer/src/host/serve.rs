@@ -13,6 +13,7 @@ use super::blueprint::Filters;
 use super::client::{Client, Gone};
 use super::doctor;
 use super::events::{Events, Source, Timer};
+use super::held::{Departed, Waiting};
 use super::session::{Phase, Remains, Session};
 use super::uids::Region;
 use super::world::World;
@@ -54,9 +55,30 @@ pub(super) struct Jailer {
     pub(super) remains: Vec<Remains>,
     /// What this host lacks; no session is made then.
     pub(super) missing: Option<String>,
+    /// Held sessions that are over, until it is recorded.
+    pub(super) departed: HashMap<Id, Departed>,
+    pub(super) client: Option<Client>,
+    pub(super) grace: Waiting,
     templates: Templates,
     places: Places,
-    client: Option<Client>,
+}
+
+/// What root has written down about sessions.
+struct Rules {
+    policies: PolicySet,
+    groups: Groups,
+    ceilings: Ceilings,
+}
+
+impl Rules {
+    fn load(places: &Places) -> Result<Self, JailerError> {
+        let syscalls: Vec<_> = places.policies.iter().map(|folder| folder.join("syscalls")).collect();
+        Ok(Self {
+            policies: PolicySet::load(&places.policies, Trust::RootOwned)?,
+            groups: Groups::load(&syscalls, Trust::RootOwned)?,
+            ceilings: Ceilings::load(&places.ceilings, Trust::RootOwned)?,
+        })
+    }
 }
 
 /// Serves until told to stop, or, with a connected client, until that is gone. Nothing is left when it returns.
@@ -70,7 +92,8 @@ pub fn serve(places: Places, entrance: Entrance) -> Result<(), JailerError> {
             jailer.client = Some(Client::new(socket, &mut jailer.events)?);
             None
         }
-        Entrance::Listening { socket, uid } => {
+        Entrance::Listening { socket, uid, grace } => {
+            jailer.grace = Waiting::new(grace);
             jailer.events.watch(socket.as_fd(), Source::Listener, EventFlags::IN)?;
             Some((socket, uid))
         }
@@ -89,14 +112,13 @@ impl Jailer {
         let missing = doctor::missing(&report);
         let region = Region::take()?;
         let cgroups = Cgroups::open(layout, &format!("brig-{:02}", region.number()))?;
-        let policies = PolicySet::load(&places.policies, Trust::RootOwned)?;
-        let syscalls: Vec<_> = places.policies.iter().map(|folder| folder.join("syscalls")).collect();
+        let rules = Rules::load(&places)?;
         Ok(Self {
             events,
             sessions: HashMap::new(),
-            policies,
-            groups: Groups::load(&syscalls, Trust::RootOwned)?,
-            ceilings: Ceilings::load(&places.ceilings, Trust::RootOwned)?,
+            policies: rules.policies,
+            groups: rules.groups,
+            ceilings: rules.ceilings,
             filters: HashMap::new(),
             programs: Programs::load(&places.programs)?,
             templates: Templates::load(&places.images, Trust::RootOwned)?,
@@ -105,8 +127,10 @@ impl Jailer {
             region,
             remains: Vec::new(),
             missing,
-            places,
+            departed: HashMap::new(),
             client: None,
+            grace: Waiting::default(),
+            places,
         })
     }
 
@@ -123,6 +147,7 @@ impl Jailer {
                     Source::Control(id) => self.hear(&id),
                     Source::Pid1(id) => self.pid1_ended(&id),
                     Source::Leaf(id, execution) => self.look_at_leaf(&id, &execution),
+                    Source::Helper(id) => self.look_at_helper(&id),
                     Source::Oom(id, execution) => self.out_of_memory(&id, &execution),
                 }
             }
@@ -144,6 +169,9 @@ impl Jailer {
             Timer::Start(id) => self.start_overdue(&id),
             Timer::Age(id) => self.close(&id, CloseReason::SessionAge),
             Timer::Deadline(id, execution) => self.kill(&id, &execution, Cause::WallTime),
+            Timer::Cpu(id, execution) => self.look_at_cpu_time(&id, &execution),
+            Timer::Helper(id) => self.helper_overdue(&id),
+            Timer::Grace(client) => self.grace_over(client),
             Timer::Overdue(id, execution) => self.overdue(&id, &execution),
             Timer::Oom(id, execution) => self.out_of_memory(&id, &execution),
             Timer::Remove(id) => self.finish_close(&id),
@@ -171,6 +199,8 @@ impl Jailer {
         let Ok(peer) = rustix::net::accept_with(socket, rustix::net::SocketFlags::CLOEXEC) else {
             return;
         };
+        // The last client may be gone without its end having been seen yet.
+        self.serve_client();
         let allowed = rustix::net::sockopt::socket_peercred(&peer)
             .is_ok_and(|credentials| credentials.uid.as_raw() == *uid || credentials.uid.is_root());
         if !allowed || self.client.is_some() {
@@ -178,7 +208,10 @@ impl Jailer {
             return;
         }
         match Client::new(peer, &mut self.events) {
-            Ok(client) => self.client = Some(client),
+            Ok(client) => {
+                self.client = Some(client);
+                self.grace.arrived();
+            }
             Err(error) => tracing::error!(%error, "client could not be watched"),
         }
     }
@@ -200,12 +233,17 @@ impl Jailer {
     fn obey(&mut self, request: Request) {
         match request {
             Request::Hello { version } => {
+                if let Some(client) = &mut self.client {
+                    client.greeted = true;
+                }
                 let hello = Event::Hello {
                     version: VERSION,
                     jailer_version: env!("CARGO_PKG_VERSION").to_owned(),
                 };
                 self.tell(hello, Vec::new());
-                if version != VERSION {
+                if version == VERSION {
+                    self.tell_held();
+                } else {
                     tracing::error!(theirs = version, ours = VERSION, "client speaks another version");
                     self.client_gone();
                 }
@@ -218,7 +256,24 @@ impl Jailer {
                 signal,
             } => self.signal(&session, execution, signal),
             Request::Kill { session, execution } => self.kill(&session, &execution, Cause::Asked),
+            Request::CloseInput {
+                session,
+                execution,
+                input,
+            } => self.close_input(&session, &execution, input),
             Request::Close { session } => self.close(&session, CloseReason::Asked),
+            Request::Files { session } => self.replace_helper(&session),
+            Request::Memo {
+                session,
+                execution,
+                memo,
+            } => self.note(&session, execution.as_ref(), memo),
+            Request::Forget { session, execution } => self.forget(&session, execution.as_ref()),
+            Request::Handover => self.grace.planned(),
+            Request::Reload => {
+                let error = self.reload().err().map(|error| error.to_string());
+                self.tell(Event::Reloaded { error }, Vec::new());
+            }
             Request::Host => {
                 let mut report = doctor::report(&self.places);
                 report.sessions = self.sessions.len() as u64;
@@ -230,6 +285,7 @@ impl Jailer {
     /// Tells the client, if there is one.
     pub(super) fn tell(&mut self, event: Event, fds: Vec<OwnedFd>) {
         if let Some(client) = &mut self.client
+            && client.greeted
             && client.send(&self.events, event, fds).is_err()
         {
             self.client_gone();
@@ -248,19 +304,20 @@ impl Jailer {
         );
     }
 
-    /// Nobody is left who could want the sessions.
-    fn client_gone(&mut self) {
-        if let Some(client) = self.client.take() {
-            client.disconnect(&mut self.events);
-        }
-        self.close_all();
-    }
-
-    fn close_all(&mut self) {
+    pub(super) fn close_all(&mut self) {
         let ids: Vec<Id> = self.sessions.keys().cloned().collect();
         for id in ids {
             self.close(&id, CloseReason::Asked);
         }
+    }
+
+    /// Reads again what root may have changed. All or nothing; sessions keep what they were made with.
+    fn reload(&mut self) -> Result<(), JailerError> {
+        let rules = Rules::load(&self.places)?;
+        (self.policies, self.groups, self.ceilings) = (rules.policies, rules.groups, rules.ceilings);
+        self.filters.clear();
+        tracing::info!("policies read again");
+        Ok(())
     }
 
     /// Finds an image by its id. One that was built after the start is looked for in the store.

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::fs;
 use std::os::fd::{AsFd, OwnedFd};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use rustix::event::epoll::EventFlags;
 
@@ -11,10 +11,11 @@ use super::birth::{self, Newborn};
 use super::blueprint::{self, Filters};
 use super::events::{Source, Timer, Token};
 use super::executions::Execution;
+use super::held::{Ended, millis};
 use super::serve::Jailer;
 use super::uids::Block;
-use crate::api::{Cause, CloseReason, Enforced, Event, Make, Refusal};
-use crate::cgroup::{HELPER_LEAF, Leaf, SessionGroups};
+use crate::api::{Cause, CloseReason, Enforced, Event, Held, MEMO_MAX, Make, Quantities, Refusal};
+use crate::cgroup::{Leaf, SessionGroups};
 use crate::ids::Id;
 use crate::plan::{FromInit, Plan, ToInit};
 use crate::policy::{Policy, check_quantities};
@@ -24,16 +25,30 @@ use crate::wire;
 
 /// Making a jail takes milliseconds; a host that needs longer is not well.
 const START_LIMIT: Duration = Duration::from_secs(10);
+/// How long a killed file helper may take to be gone.
+const HELPER_LIMIT: Duration = Duration::from_secs(5);
 /// How soon a group that was still busy is tried again.
 const REMOVE_AGAIN: Duration = Duration::from_millis(3);
 
 #[derive(Debug)]
 pub(super) struct Session {
+    pub(super) id: Id,
     pub(super) policy: Policy,
     pub(super) template: Template,
+    pub(super) quantities: Quantities,
     pub(super) phase: Phase,
     pub(super) groups: SessionGroups,
     pub(super) executions: HashMap<Id, Execution>,
+    /// Executions of a held session whose end is not recorded.
+    pub(super) ended: HashMap<Id, Ended>,
+    pub(super) held: bool,
+    /// The client that asked for it, by number.
+    pub(super) client: u64,
+    /// Whether a client was told that it is up.
+    pub(super) was_told: bool,
+    pub(super) memo: Vec<u8>,
+    made: Instant,
+    enforced: Enforced,
     control: OwnedFd,
     pidfd: OwnedFd,
     pid: i32,
@@ -41,8 +56,17 @@ pub(super) struct Session {
     block: Block,
     filter: String,
     reaped: bool,
-    /// Kept open until brig-init has it.
-    _files_leaf: Leaf,
+    helper: Helper,
+}
+
+/// The file helper's group.
+#[derive(Debug)]
+struct Helper {
+    leaf: Leaf,
+    /// How many there were before.
+    number: u32,
+    /// Watched while the helper is killed to be replaced.
+    token: Option<Token>,
 }
 
 /// Groups that belong to nothing any more. Their processes are dead, but may still be on their way out.
@@ -97,8 +121,11 @@ impl Jailer {
         if let Some(missing) = self.missing.clone() {
             return Err(Refusal::HostCannot(missing));
         }
-        if self.sessions.contains_key(&request.session) {
+        if self.sessions.contains_key(&request.session) || self.departed.contains_key(&request.session) {
             return Err(invalid("session_id", format!("{} exists already", request.session)));
+        }
+        if request.memo.len() > MEMO_MAX {
+            return Err(invalid("memo", format!("is larger than {MEMO_MAX} bytes")));
         }
         if self.sessions.len() as u64 >= self.ceilings.sessions {
             return Err(Refusal::Busy(format!(
@@ -182,7 +209,7 @@ impl Jailer {
             .at(Step::Cgroups)?;
         let born = birth::give_birth(&self.programs, &groups, block).and_then(|newborn| {
             match self.bring_up(&request.session, &mut groups, &newborn, plan) {
-                Ok((leaf, tokens)) => Ok((newborn, leaf, tokens)),
+                Ok((leaf, tokens)) => Ok((newborn, Helper::first(leaf), tokens)),
                 Err(error) => {
                     abandon(&groups, &newborn);
                     Err(error)
@@ -190,12 +217,21 @@ impl Jailer {
             }
         });
         match born {
-            Ok((newborn, leaf, tokens)) => Ok(Session {
+            Ok((newborn, helper, tokens)) => Ok(Session {
+                id: request.session.clone(),
                 policy,
                 template,
+                quantities: request.quantities,
                 phase: Phase::Starting,
                 groups,
                 executions: HashMap::new(),
+                ended: HashMap::new(),
+                held: request.held,
+                client: self.grace.clients(),
+                was_told: false,
+                memo: request.memo.clone(),
+                made: Instant::now(),
+                enforced: Enforced::default(),
                 control: newborn.control,
                 pidfd: newborn.pidfd,
                 pid: newborn.pid,
@@ -203,7 +239,7 @@ impl Jailer {
                 block,
                 filter,
                 reaped: false,
-                _files_leaf: leaf,
+                helper,
             }),
             Err(error) => {
                 self.bury(Remains::Session(groups));
@@ -224,7 +260,7 @@ impl Jailer {
             .settle(newborn.pid)
             .at(Step::Cgroups)
             .map_err(|error| last_words(newborn).unwrap_or(error))?;
-        let leaf = groups.leaf(HELPER_LEAF).at(Step::Cgroups)?;
+        let leaf = groups.helper_leaf(0).at(Step::Cgroups)?;
         wire::send(
             newborn.control.as_fd(),
             &ToInit::Plan(Box::new(plan)),
@@ -286,6 +322,7 @@ impl Jailer {
     fn heard(&mut self, id: &Id, message: FromInit, fds: Vec<OwnedFd>) {
         match message {
             FromInit::Ready { landlock_abi } => self.ready(id, landlock_abi, fds),
+            FromInit::Files => self.tell(Event::Files { session: id.clone() }, fds),
             FromInit::Failed(error) => {
                 self.refuse(id.clone(), None, Refusal::Step(error));
                 self.close(id, CloseReason::Died);
@@ -304,7 +341,9 @@ impl Jailer {
             return;
         }
         let enforced = session.look(landlock_abi);
+        session.enforced = enforced.clone();
         session.phase = Phase::Up;
+        session.was_told = true;
         tracing::info!(session = %id, "session up");
         self.tell(
             Event::Made {
@@ -313,6 +352,58 @@ impl Jailer {
             },
             fds,
         );
+    }
+
+    /// Kills the file helper; another one is started when it is dead.
+    pub(super) fn replace_helper(&mut self, id: &Id) {
+        let Some(session) = self.sessions.get_mut(id).filter(|session| session.phase == Phase::Up) else {
+            return;
+        };
+        if session.helper.token.is_some() {
+            return;
+        }
+        if let Err(error) = session.helper.leaf.kill() {
+            tracing::error!(session = %id, %error, "file helper could not be killed");
+        }
+        let source = Source::Helper(id.clone());
+        match self.events.watch(session.helper.leaf.events(), source, EventFlags::PRI) {
+            Ok(token) => session.helper.token = Some(token),
+            Err(error) => {
+                tracing::error!(session = %id, %error, "file helper can't be watched");
+                return self.close(id, CloseReason::Died);
+            }
+        }
+        self.events.after(HELPER_LIMIT, Timer::Helper(id.clone()));
+        self.look_at_helper(id);
+    }
+
+    /// Orders another file helper once the last one is dead.
+    pub(super) fn look_at_helper(&mut self, id: &Id) {
+        let Some(session) = self.sessions.get_mut(id) else {
+            return;
+        };
+        let helper = &mut session.helper;
+        if helper.leaf.populated() {
+            return;
+        }
+        let Some(token) = helper.token.take() else { return };
+        self.events.forget(helper.leaf.events(), token);
+        match session.next_helper() {
+            Ok(last) => self.bury(Remains::Leaf(last)),
+            Err(error) => {
+                tracing::error!(session = %id, %error, "file helper not ordered");
+                self.close(id, CloseReason::Died);
+            }
+        }
+    }
+
+    /// A file helper that a kill does not end holds what a guest has done to a file; the session goes with it.
+    pub(super) fn helper_overdue(&mut self, id: &Id) {
+        let stuck = |session: &Session| session.helper.token.is_some();
+        if self.sessions.get(id).is_some_and(stuck) {
+            tracing::error!(session = %id, "file helper does not end");
+            self.close(id, CloseReason::Died);
+        }
     }
 
     /// Begins to end a session. Everything in it is dead when this returns, or will be in a moment.
@@ -326,7 +417,7 @@ impl Jailer {
         let cause = match reason {
             CloseReason::Asked => Cause::Asked,
             CloseReason::SessionAge => Cause::SessionAge,
-            CloseReason::Died => Cause::Internal,
+            CloseReason::Abandoned | CloseReason::Died => Cause::Internal,
         };
         for execution in session.executions.values_mut() {
             execution.cause.get_or_insert(cause);
@@ -367,18 +458,17 @@ impl Jailer {
         let Some(session) = self.sessions.get(id) else { return };
         match session.groups.remove() {
             Ok(()) => {
+                tracing::info!(session = %id, ?reason, "session closed");
+                let closed = Event::Closed {
+                    session: id.clone(),
+                    reason,
+                };
+                self.tell_about(id, closed);
                 if let Some(session) = self.sessions.remove(id) {
                     self.region.release(session.block);
                     self.events.forget(session.control.as_fd(), session.tokens[0]);
+                    self.depart(id.clone(), session, reason);
                 }
-                tracing::info!(session = %id, ?reason, "session closed");
-                self.tell(
-                    Event::Closed {
-                        session: id.clone(),
-                        reason,
-                    },
-                    Vec::new(),
-                );
             }
             Err(error) => {
                 tracing::debug!(session = %id, %error, "cgroup still busy");
@@ -388,7 +478,41 @@ impl Jailer {
     }
 }
 
+impl Helper {
+    fn first(leaf: Leaf) -> Self {
+        Self {
+            leaf,
+            number: 0,
+            token: None,
+        }
+    }
+}
+
 impl Session {
+    /// Orders the next file helper, in a group of its own; gives the group of the last one back.
+    fn next_helper(&mut self) -> Result<Leaf, SysError> {
+        let number = self.helper.number + 1;
+        let leaf = self.groups.helper_leaf(number)?;
+        let last = std::mem::replace(&mut self.helper.leaf, leaf);
+        self.helper.number = number;
+        self.order(&ToInit::Files, &self.helper.leaf.join_descriptors())?;
+        Ok(last)
+    }
+
+    /// What the next client is told about it.
+    pub(super) fn description(&self) -> Held {
+        Held {
+            session: self.id.clone(),
+            memo: self.memo.clone(),
+            policy: self.policy.name.clone(),
+            policy_hash: self.policy.hash.clone(),
+            template: self.template.id.clone(),
+            quantities: self.quantities,
+            enforced: self.enforced.clone(),
+            age_ms: millis(self.made.elapsed()),
+        }
+    }
+
     /// Sends something to brig-init, which always reads; if it does not, the session is not well.
     pub(super) fn order(&self, message: &ToInit, fds: &[std::os::fd::BorrowedFd<'_>]) -> Result<(), SysError> {
         wire::send(self.control.as_fd(), message, fds)

@@ -38,6 +38,8 @@ pub(super) struct Shed(());
 #[derive(Debug)]
 pub(super) struct Jail {
     pub(super) guest: Guest,
+    /// The memory file of the file helper's program.
+    pub(super) files_program: OwnedFd,
 }
 
 fn failed(call: impl Into<String>, error: Errno) -> SysError {
@@ -123,7 +125,8 @@ impl Shed {
         guest: Guest,
     ) -> Result<(Jail, OwnedFd), StepError> {
         let socket = program::start_files_helper(&files_program, &leaf)?;
-        Ok((Jail { guest }, socket))
+        let jail = Jail { guest, files_program };
+        Ok((jail, socket))
     }
 }
 

@@ -109,6 +109,10 @@ fn obey(
                 let _already_gone = kill_process(pid, signal);
             }
         }
+        ToInit::Files => {
+            let socket = program::start_files_helper(&jail.files_program, fds)?;
+            send(control, &FromInit::Files, &[socket.as_fd()])?;
+        }
         ToInit::Mapped | ToInit::Plan(_) => {}
     }
     Ok(())

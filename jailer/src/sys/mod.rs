@@ -214,6 +214,19 @@ pub fn loopback_up(socket: BorrowedFd<'_>) -> Result<(), SysError> {
     checked(result.into(), || "ioctl(SIOCSIFFLAGS, \"lo\")".to_owned()).map(drop)
 }
 
+/// Refuses descriptors on a Unix socket: who sends some gets `EPERM`. False where the kernel can't.
+///
+/// Kernel: 6.16. Source: `SO_PASSRIGHTS` in include/uapi/asm-generic/socket.h.
+pub fn refuse_descriptors(socket: BorrowedFd<'_>) -> bool {
+    const SO_PASSRIGHTS: i32 = 83;
+    let off: libc::c_int = 0;
+    let length = libc::socklen_t::try_from(size_of_val(&off)).unwrap_or_default();
+    let value = (&raw const off).cast();
+    // SAFETY: `value` points to `length` bytes that live across the call.
+    let result = unsafe { libc::setsockopt(socket.as_raw_fd(), libc::SOL_SOCKET, SO_PASSRIGHTS, value, length) };
+    result == 0
+}
+
 /// Asks for the Landlock version of the kernel; 0 when there is none.
 ///
 /// Source: landlock_create_ruleset(2), `LANDLOCK_CREATE_RULESET_VERSION`.

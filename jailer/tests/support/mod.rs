@@ -9,8 +9,9 @@
 use std::fs::File;
 use std::io::Read;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command};
+use std::time::{Duration, Instant};
 
 use brig_jailer::api::{
     End, Enforced, Event, HostReport, Make, Quantities, Refusal, Request, Spawn, Streams, VERSION, Work,
@@ -20,7 +21,7 @@ use brig_jailer::policy::{PolicySet, Trust};
 use brig_jailer::template::Templates;
 use brig_jailer::wire;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connect, socket_with, socketpair};
 
 pub fn id(text: &str) -> Id {
     Id::parse(text).unwrap()
@@ -91,8 +92,53 @@ impl Rig {
         let (socket, theirs) =
             socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None).unwrap();
         rustix::io::fcntl_setfd(&theirs, rustix::io::FdFlags::empty()).unwrap();
+        let process = Self::launch(fault, &["--fd", &theirs.as_raw_fd().to_string()]);
+        drop(theirs);
+        let mut rig = Self { process, socket };
+        assert!(rig.greet().is_empty());
+        rig
+    }
+
+    /// One that listens, so that another client can come after the first.
+    pub fn listening(path: &Path, restart_grace: &str) -> Self {
+        let path_text = path.to_str().unwrap();
+        let arguments = [
+            "--listen",
+            path_text,
+            "--client",
+            "root",
+            "--restart-grace",
+            restart_grace,
+        ];
+        let process = Self::launch("", &arguments);
+        let deadline = Instant::now() + Duration::from_secs(20 * slow());
+        let socket = loop {
+            match dial(path) {
+                Ok(socket) => break socket,
+                Err(error) => assert!(Instant::now() < deadline, "{error}"),
+            }
+            std::thread::sleep(Duration::from_millis(5));
+        };
+        let mut rig = Self { process, socket };
+        assert!(rig.greet().is_empty());
+        rig
+    }
+
+    /// Goes away, so that nobody is there.
+    pub fn leave(&mut self) {
+        self.socket = File::open("/dev/null").unwrap().into();
+    }
+
+    /// Comes back; what was held.
+    pub fn come_back(&mut self, path: &Path) -> Vec<(Event, Vec<OwnedFd>)> {
+        self.leave();
+        self.socket = dial(path).unwrap();
+        self.greet()
+    }
+
+    fn launch(fault: &str, entrance: &[&str]) -> Child {
         let mut command = Command::new(env!("CARGO_BIN_EXE_brig-jailer"));
-        command.arg("--fd").arg(theirs.as_raw_fd().to_string());
+        command.args(entrance);
         command.arg("--policies").arg(policies());
         command.arg("--images").arg(images()).arg("--programs").arg(programs());
         command
@@ -104,16 +150,26 @@ impl Rig {
             std::env::var("BRIG_LOG").unwrap_or_else(|_| "error".to_owned()),
         );
         command.env("BRIG_FAULT", fault);
-        let process = command.spawn().unwrap();
-        drop(theirs);
-        let mut rig = Self { process, socket };
-        rig.send(&Request::Hello { version: VERSION });
-        assert!(matches!(rig.next().0, Event::Hello { version: VERSION, .. }));
-        rig
+        command.spawn().unwrap()
+    }
+
+    /// Says hello; what is told then, up to `AllHeld`.
+    pub fn greet(&mut self) -> Vec<(Event, Vec<OwnedFd>)> {
+        self.send(&Request::Hello { version: VERSION });
+        assert!(matches!(self.next().0, Event::Hello { version: VERSION, .. }));
+        let told = std::iter::from_fn(|| Some(self.next()).filter(|(event, _)| *event != Event::AllHeld));
+        told.collect()
     }
 
     pub fn send(&self, request: &Request) {
-        wire::send(self.socket.as_fd(), request, &[]).unwrap();
+        for packet in wire::packets(request).unwrap() {
+            wire::send_bytes(self.socket.as_fd(), &packet).unwrap();
+        }
+    }
+
+    /// Sends what no client has a reason to send.
+    pub fn send_with_descriptor(&self, request: &Request) -> std::io::Result<()> {
+        wire::send(self.socket.as_fd(), request, &[self.socket.as_fd()])
     }
 
     /// The next event, whatever it is.
@@ -148,6 +204,8 @@ impl Rig {
             policy_hash: policy.hash.clone(),
             template: templates.get("base").unwrap().id.clone(),
             quantities,
+            held: false,
+            memo: Vec::new(),
         }
     }
 
@@ -188,9 +246,11 @@ impl Rig {
 
     pub fn run(&mut self, spawn: Spawn) -> Outcome {
         let running = self.try_spawn(spawn).unwrap();
+        let pipes = usize::from(running.streams.stdout) + usize::from(running.streams.stderr);
         let mut readers: Vec<_> = running
             .fds
             .into_iter()
+            .take(pipes)
             .map(|fd| std::thread::spawn(move || read_all(fd)))
             .collect();
         let end = self.ended();
@@ -260,7 +320,15 @@ pub fn command(session: &str, execution: &str, argv: &[&str]) -> Spawn {
         stdin: false,
         merge_stderr: false,
         timeout_ms: 10_000 * slow(),
+        cpu_time_ms: None,
+        memo: Vec::new(),
     }
+}
+
+fn dial(path: &Path) -> rustix::io::Result<OwnedFd> {
+    let socket = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?;
+    connect(&socket, &SocketAddrUnix::new(path)?)?;
+    Ok(socket)
 }
 
 pub fn read_all(fd: OwnedFd) -> String {
