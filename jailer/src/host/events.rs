@@ -23,8 +23,6 @@ pub(super) enum Source {
     Pid1(Id),
     /// The population of an execution's leaf has changed.
     Leaf(Id, Id),
-    /// An execution's leaf is out of memory (version 1).
-    Oom(Id, Id),
 }
 
 /// A point in time.
@@ -38,8 +36,6 @@ pub(super) enum Timer {
     Deadline(Id, Id),
     /// pid 1 must have told the end of a killed program by now.
     Overdue(Id, Id),
-    /// Look again at what ran out of memory.
-    Oom(Id, Id),
     /// Try again to remove a session's groups.
     Remove(Id),
     /// Try again to remove groups that belong to nothing any more.

@@ -123,7 +123,6 @@ impl Jailer {
                     Source::Control(id) => self.hear(&id),
                     Source::Pid1(id) => self.pid1_ended(&id),
                     Source::Leaf(id, execution) => self.look_at_leaf(&id, &execution),
-                    Source::Oom(id, execution) => self.out_of_memory(&id, &execution),
                 }
             }
             for timer in timers {
@@ -145,7 +144,6 @@ impl Jailer {
             Timer::Age(id) => self.close(&id, CloseReason::SessionAge),
             Timer::Deadline(id, execution) => self.kill(&id, &execution, Cause::WallTime),
             Timer::Overdue(id, execution) => self.overdue(&id, &execution),
-            Timer::Oom(id, execution) => self.out_of_memory(&id, &execution),
             Timer::Remove(id) => self.finish_close(&id),
             Timer::Remains => self.bury_remains(),
         }
