@@ -8,11 +8,15 @@
 //!     init/           pid 1, with a small limit of its own, so that guests can't starve it
 //!     guest/          the limits of the policy
 //!         0files/     the file helper: what it writes is charged to the session
-//!         EXECUTION/  one leaf per program, with a little less memory; memory.oom.group is on
+//!         EXECUTION/  one leaf per program, with a little less memory
 //! ```
 //!
 //! The version 2 tree tracks and kills (`cgroup.kill`, `cgroup.events`) on every host. Limits sit there too where it
 //! has the controllers; on hybrid hosts the same folders exist in the version 1 hierarchies of memory, cpu and pids.
+//!
+//! A program that runs out of memory loses the process that the kernel chooses. `memory.oom.group` stays off: a parent
+//! whose worker was killed can go on and say so. `memory.high` is not set: it slows a program down long before its
+//! limit, so that it ends by its deadline and not by the cause that its owner could mend.
 //!
 //! Kernel: 5.14 (`cgroup.kill`). Source: Documentation/admin-guide/cgroup-v2.rst, cgroup-v1/.
 

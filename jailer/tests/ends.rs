@@ -69,7 +69,7 @@ fn what_a_program_leaves_behind_ends_with_it() {
 
 #[test]
 fn out_of_memory_is_told_apart_from_a_signal_of_ones_own() {
-    let (outcome, _) = run_for("python3 -c 'x = bytearray(600 << 20)'; echo survived $?", 20_000);
+    let (outcome, _) = run_for("exec python3 -c 'x = bytearray(600 << 20)'", 20_000);
     assert_eq!(
         (outcome.end.exit, outcome.end.cause),
         (Exit::Signal(9), Some(Cause::Memory)),
@@ -81,6 +81,17 @@ fn out_of_memory_is_told_apart_from_a_signal_of_ones_own() {
         (outcome.end.exit, outcome.end.cause, outcome.end.oom_kills),
         (Exit::Signal(9), None, 0)
     );
+}
+
+#[test]
+fn a_parent_survives_a_child_that_ran_out_of_memory() {
+    let (outcome, _) = run_for("python3 -c 'x = bytearray(600 << 20)'; echo survived $?", 20_000);
+    assert_eq!(
+        (outcome.end.exit, outcome.end.cause, outcome.end.oom_kills),
+        (Exit::Code(0), None, 1),
+        "{outcome:?}"
+    );
+    assert_eq!(outcome.stdout, "survived 137\n");
 }
 
 #[test]

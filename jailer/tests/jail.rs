@@ -363,6 +363,15 @@ fn rlimits_are_set_and_can_not_be_raised() {
 }
 
 #[test]
+fn rlimits_step_makes_programs_die_for_memory_before_the_file_helper() {
+    let text = inside(
+        "p=$(grep -ls brig-files /proc/[0-9]*/status); p=${p%/status}; cat /proc/self/oom_score_adj
+         [ $(cat $p/oom_score) -lt $(cat /proc/self/oom_score) ] && echo helper last",
+    );
+    assert_eq!(text, "800\nhelper last\n");
+}
+
+#[test]
 fn drop_privileges_and_no_new_privs_leave_nothing() {
     let text = inside("grep -E '^(Cap|NoNewPrivs|Groups|Uid|Gid)' /proc/self/status");
     assert_eq!(text.matches("0000000000000000").count(), 5, "{text}");

@@ -1,6 +1,5 @@
 //! The groups of one session, and the leaves of its programs.
 
-use std::fs::File;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
@@ -49,7 +48,6 @@ pub struct Leaf {
     directory: OwnedFd,
     tasks: Vec<OwnedFd>,
     events: OwnedFd,
-    oom_events: Option<OwnedFd>,
     pids_refused_before: u64,
 }
 
@@ -214,13 +212,6 @@ impl SessionGroups {
             self.limit(below, &self.program)?;
         }
         self.own(&folders[0])?;
-        let oom_events = match self.controllers {
-            Controllers::V2 => {
-                write_file(&folders[0].join("memory.oom.group"), "1")?;
-                None
-            }
-            Controllers::V1 { .. } => Some(v1_oom_events(&folders[1])?),
-        };
         let leaf = Leaf {
             directory: open_group(&folders[0])?,
             tasks: folders[1..]
@@ -228,7 +219,6 @@ impl SessionGroups {
                 .map(|folder| open_tasks(folder))
                 .collect::<Result<_, _>>()?,
             events: open_file(&folders[0].join("cgroup.events"))?,
-            oom_events,
             pids_refused_before: 0,
             folders: folders.to_vec(),
         };
@@ -269,11 +259,6 @@ impl Leaf {
     /// `cgroup.events`: has `POLLPRI` after each change of `populated`.
     pub fn events(&self) -> BorrowedFd<'_> {
         self.events.as_fd()
-    }
-
-    /// On version 1: readable when the group ran out of memory; version 2 kills the whole leaf by itself.
-    pub fn oom_events(&self) -> Option<BorrowedFd<'_>> {
-        self.oom_events.as_ref().map(AsFd::as_fd)
     }
 
     /// Kills all processes of the leaf.
@@ -356,19 +341,4 @@ fn open_file(path: &Path) -> Result<OwnedFd, SysError> {
 fn open(path: &Path, flags: OFlags) -> Result<OwnedFd, SysError> {
     rustix::fs::open(path, flags | OFlags::CLOEXEC, Mode::empty())
         .map_err(|error| SysError::new(format!("open({})", path.display()), error.raw_os_error()))
-}
-
-/// Asks the memory controller of version 1 to tell when the group or one above it is out of memory.
-///
-/// Source: Documentation/admin-guide/cgroup-v1/memory.rst, section 9 and 10.
-fn v1_oom_events(memory: &Path) -> Result<OwnedFd, SysError> {
-    use rustix::event::{EventfdFlags, eventfd};
-    use std::os::fd::AsRawFd;
-    let counter = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)
-        .map_err(|error| SysError::new("eventfd()", error.raw_os_error()))?;
-    let path = memory.join("memory.oom_control");
-    let control = File::open(&path).map_err(|error| sys_error("open", &path, &error))?;
-    let line = format!("{} {}", counter.as_raw_fd(), control.as_raw_fd());
-    write_file(&memory.join("cgroup.event_control"), &line)?;
-    Ok(counter)
 }

@@ -25,8 +25,6 @@ pub(super) enum Source {
     Leaf(Id, Id),
     /// The population of the file helper's leaf has changed.
     Helper(Id),
-    /// An execution's leaf is out of memory (version 1).
-    Oom(Id, Id),
 }
 
 /// A point in time.
@@ -46,8 +44,6 @@ pub(super) enum Timer {
     Grace(u64),
     /// pid 1 must have told the end of a killed program by now.
     Overdue(Id, Id),
-    /// Look again at what ran out of memory.
-    Oom(Id, Id),
     /// Try again to remove a session's groups.
     Remove(Id),
     /// Try again to remove groups that belong to nothing any more.

@@ -1,6 +1,6 @@
 //! Programs in sessions, as the jailer sees them: started, ended, killed, accounted for.
 
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
 
 use rustix::event::epoll::EventFlags;
@@ -20,9 +20,6 @@ use crate::step::{At, Step, StepError, SysError};
 const OVERDUE: Duration = Duration::from_secs(2);
 /// How soon a program's CPU time is looked at again, at the earliest.
 const CPU_LOOK: Duration = Duration::from_millis(1);
-/// The notice of version 1 comes just before the kill that it is about.
-const OOM_LOOK: Duration = Duration::from_millis(2);
-const OOM_LOOKS: u32 = 100;
 /// The driver of a template's interpreter, see rootfs/kernel/README.md.
 const KERNEL: &str = "/usr/lib/brig/kernel.py";
 
@@ -30,8 +27,6 @@ const KERNEL: &str = "/usr/lib/brig/kernel.py";
 pub(super) struct Execution {
     leaf: Leaf,
     token: Token,
-    oom_token: Option<Token>,
-    oom_looks: u32,
     pub(super) told: Told,
     /// Memory files for the client, until it has them.
     files: Vec<OwnedFd>,
@@ -159,17 +154,10 @@ impl Jailer {
             .events
             .watch(leaf.events(), source, EventFlags::PRI)
             .at(Step::Cgroups)?;
-        let oom_token = match leaf.oom_events() {
-            Some(fd) => {
-                let source = Source::Oom(id.clone(), name.clone());
-                Some(self.events.watch(fd, source, EventFlags::IN).at(Step::Cgroups)?)
-            }
-            None => None,
-        };
         let descriptors = leaf.join_descriptors();
         #[cfg(feature = "faults")]
         let descriptors = if super::faults::wrong_leaf() {
-            vec![self.events.as_fd()]
+            vec![std::os::fd::AsFd::as_fd(&self.events)]
         } else {
             descriptors
         };
@@ -177,8 +165,6 @@ impl Jailer {
         let execution = Execution {
             leaf,
             token,
-            oom_token,
-            oom_looks: 0,
             told,
             files,
             limits,
@@ -307,24 +293,6 @@ impl Jailer {
         }
     }
 
-    /// Version 1 kills one process and leaves the rest of the program in a state that nobody planned for: it goes whole,
-    /// as `memory.oom.group` does it on version 2.
-    pub(super) fn out_of_memory(&mut self, id: &Id, name: &Id) {
-        let Some(execution) = self.execution(id, name) else {
-            return;
-        };
-        if let Some(counter) = execution.leaf.oom_events() {
-            let _count = rustix::io::read(counter, &mut [0; 8]);
-        }
-        if execution.leaf.oom_kills() > 0 {
-            return self.kill(id, name, Cause::Memory);
-        }
-        execution.oom_looks += 1;
-        if execution.oom_looks < OOM_LOOKS {
-            self.events.after(OOM_LOOK, Timer::Oom(id.clone(), name.clone()));
-        }
-    }
-
     pub(super) fn signal(&mut self, id: &Id, execution: Id, signal: i32) {
         if let Some(session) = self.sessions.get(id)
             && let Err(error) = session.order(&ToInit::Signal { execution, signal }, &[])
@@ -369,9 +337,6 @@ impl Jailer {
     /// Stops watching a leaf and removes its group, now or when its last process has left it.
     fn discard(&mut self, execution: Execution) -> Told {
         self.events.forget(execution.leaf.events(), execution.token);
-        if let (Some(fd), Some(token)) = (execution.leaf.oom_events(), execution.oom_token) {
-            self.events.forget(fd.as_fd(), token);
-        }
         self.bury(Remains::Leaf(execution.leaf));
         execution.told
     }
@@ -390,6 +355,7 @@ impl Execution {
     fn end(&self) -> End {
         let oom_kills = self.leaf.oom_kills();
         let exit = self.exit.unwrap_or(Exit::Unknown);
+        // Only the main process's own end makes it the execution's; a child that is killed is for its parent to cope with.
         let by_memory = oom_kills > 0 && exit == Exit::Signal(libc::SIGKILL);
         End {
             exit,

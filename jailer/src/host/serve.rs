@@ -148,7 +148,6 @@ impl Jailer {
                     Source::Pid1(id) => self.pid1_ended(&id),
                     Source::Leaf(id, execution) => self.look_at_leaf(&id, &execution),
                     Source::Helper(id) => self.look_at_helper(&id),
-                    Source::Oom(id, execution) => self.out_of_memory(&id, &execution),
                 }
             }
             for timer in timers {
@@ -173,7 +172,6 @@ impl Jailer {
             Timer::Helper(id) => self.helper_overdue(&id),
             Timer::Grace(client) => self.grace_over(client),
             Timer::Overdue(id, execution) => self.overdue(&id, &execution),
-            Timer::Oom(id, execution) => self.out_of_memory(&id, &execution),
             Timer::Remove(id) => self.finish_close(&id),
             Timer::Remains => self.bury_remains(),
         }

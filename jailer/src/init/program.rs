@@ -81,6 +81,7 @@ fn become_program(
     // What it owned has other numbers now, or is closed.
     std::mem::forget(near);
     set_rlimits(&jail.guest.rlimits).at(Step::Rlimits)?;
+    be_first_to_go().at(Step::Rlimits)?;
     let child = drop_privileges(GUEST_UID).at(Step::DropPrivileges)?;
     child.change_directory(&program.directory).at(Step::Directory)?;
     child.set_no_new_privs().at(Step::NoNewPrivs)?;
@@ -250,6 +251,16 @@ fn place_streams(near: &Near, report: RawFd) -> Result<(), SysError> {
 /// Moves a descriptor above the numbers at which streams are placed.
 fn lift(fd: &OwnedFd) -> Result<OwnedFd, SysError> {
     rustix::io::fcntl_dupfd_cloexec(fd, 16).map_err(|e| failed("fcntl(F_DUPFD_CLOEXEC, 16)", e))
+}
+
+/// When all of the session together is out of memory, the kernel shall end a program of the guest and not the file
+/// helper, and when the host is, a guest and not its daemons.
+///
+/// A program can go back to the value that pid 1 has; it then competes with the file helper by size. There is room
+/// above for programs that mark some of their own processes. Source: proc_pid_oom_score_adj(5).
+fn be_first_to_go() -> Result<(), SysError> {
+    let path = "/proc/self/oom_score_adj";
+    std::fs::write(path, "800").map_err(|error| super::from_io(&format!("write({path:?}, 800)"), &error))
 }
 
 fn set_rlimits(limits: &[(Rlimit, u64)]) -> Result<(), SysError> {
