@@ -4,13 +4,14 @@
 //! protocol error or a missed deadline the connection is not used again.
 
 use std::io;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::time::Duration;
 
 use brig_jailer::files::wire::{
     self, Collect, Collected, Failure, Found, Get, HEADER, Inspect, Inspected, Put, Request, Response, SKIPPED_MAX,
     Skip, Sum, Walk, WireError,
 };
+use brig_jailer::sys::refuse_descriptors;
 use serde::Serialize;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::UnixStream;
@@ -70,6 +71,9 @@ impl From<WireError> for FilesError {
 impl Files {
     /// Takes the helper's socket.
     pub fn new(socket: OwnedFd) -> io::Result<Self> {
+        // The helper is a guest's neighbour: descriptors of its choice would be closed here, in their own time. Kernels
+        // before 6.16 can't refuse them.
+        let _older_kernel = refuse_descriptors(socket.as_fd());
         let stream = std::os::unix::net::UnixStream::from(socket);
         stream.set_nonblocking(true)?;
         Ok(Self {

@@ -66,6 +66,12 @@ impl Client {
         self.flush(events)
     }
 
+    /// Tells a new client what was held for it, however much that is.
+    pub(super) fn send_all(&mut self, events: &Events, all: Vec<(Event, Vec<OwnedFd>)>) -> Result<(), Gone> {
+        self.waiting.extend(all);
+        self.flush(events)
+    }
+
     /// Sends what waits, as far as the socket takes it.
     pub(super) fn flush(&mut self, events: &Events) -> Result<(), Gone> {
         while let Some((event, fds)) = self.waiting.front() {

@@ -137,8 +137,10 @@ impl Jailer {
             told.push((closed, Vec::new()));
         }
         told.push((Event::AllHeld, Vec::new()));
-        for (event, fds) in told {
-            self.tell(event, fds);
+        if let Some(client) = &mut self.client
+            && client.send_all(&self.events, told).is_err()
+        {
+            self.client_gone();
         }
     }
 
