@@ -18,6 +18,7 @@ mod faults;
 mod held;
 mod serve;
 mod session;
+mod supervise;
 mod uids;
 mod world;
 
@@ -26,7 +27,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 pub use doctor::report;
-pub use serve::serve;
+pub use serve::{check, serve};
 pub use uids::{BLOCK, UID_BASE};
 
 /// Where things lie, all of it root-owned.

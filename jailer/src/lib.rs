@@ -23,4 +23,6 @@ pub mod policy;
 #[cfg(feature = "host")]
 pub mod seccomp;
 #[cfg(feature = "host")]
+pub mod service;
+#[cfg(feature = "host")]
 pub mod template;

@@ -1,14 +1,18 @@
 //! The privileged program; see [`brig_jailer::host`].
 
-use std::io::{IsTerminal, Write};
+use std::io::Write;
 use std::os::fd::OwnedFd;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use brig_jailer::host::{Entrance, Grace, Places, report, serve};
+use brig_jailer::host::{Entrance, Grace, Places, check, report, serve};
+use brig_jailer::service::activation::{self, Wanted};
+use brig_jailer::service::log::{self, LogFormat};
+use brig_jailer::service::notify::Notifier;
 use brig_jailer::sys;
 use brig_jailer::units::Span;
 use clap::Parser;
+use rustix::net::SocketType;
 
 /// Makes and ends the jails of Brig. Started by systemd or by brigd; runs as root.
 #[derive(Debug, Parser)]
@@ -17,7 +21,7 @@ struct Options {
     /// Serve the client on this descriptor, and end with it
     #[arg(long, value_name = "N", conflicts_with = "listen")]
     fd: Option<i32>,
-    /// Serve clients on a socket made at this path
+    /// Serve clients on the socket at this path, which is made unless the service manager made it
     #[arg(long, value_name = "PATH")]
     listen: Option<PathBuf>,
     /// The user that may connect to --listen, beside root
@@ -29,6 +33,9 @@ struct Options {
     /// How long they wait for one that said that it ends on purpose
     #[arg(long, value_name = "SPAN", default_value = "5m")]
     handover_grace: Span,
+    /// Form of the log: auto (journal if stderr leads there, else text), text, json or journal
+    #[arg(long, value_name = "FORM", default_value = "auto")]
+    log: LogFormat,
     /// Folder of policies; a later one overrides an earlier one by file name
     #[arg(long, value_name = "DIR", default_values = ["/usr/share/brig/policies", "/etc/brig/policies"])]
     policies: Vec<PathBuf>,
@@ -44,20 +51,22 @@ struct Options {
     /// Ceilings of all policies
     #[arg(long, value_name = "FILE", default_value = "/etc/brig/ceilings.toml")]
     ceilings: PathBuf,
+    /// Read policies, syscall groups, ceilings and images, say what is wrong with them, and end
+    #[arg(long)]
+    check: bool,
     /// Print what this host can enforce, as JSON, and end
     #[arg(long)]
     doctor: bool,
 }
 
 fn main() -> ExitCode {
-    let filter = tracing_subscriber::EnvFilter::try_from_env("BRIG_LOG").unwrap_or_else(|_| "info".into());
-    let colour = std::io::stderr().is_terminal();
-    tracing_subscriber::fmt()
-        .with_env_filter(filter)
-        .with_writer(std::io::stderr)
-        .with_ansi(colour)
-        .init();
-    match run(Options::parse()) {
+    let options = Options::parse();
+    if let Err(error) = log::start(options.log, "brig-jailer", "") {
+        // There is nobody left to tell if stderr is gone too.
+        let _ = writeln!(std::io::stderr(), "brig-jailer: {error}");
+        return ExitCode::from(78);
+    }
+    match run(options) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             tracing::error!("{error}");
@@ -79,6 +88,9 @@ fn run(options: Options) -> Result<(), Box<dyn std::error::Error>> {
         writeln!(std::io::stdout(), "{text}")?;
         return Ok(());
     }
+    if options.check {
+        return Ok(check(&places)?);
+    }
     let entrance = match (options.fd, options.listen) {
         (Some(number), _) => Entrance::Connected(sys::inherited(number)?),
         (None, Some(path)) => {
@@ -87,8 +99,12 @@ fn run(options: Options) -> Result<(), Box<dyn std::error::Error>> {
                 .ok_or_else(|| format!("--client: there is no user {:?}", options.client))?
                 .uid
                 .as_raw();
+            let socket = match passed(&path)? {
+                Some(socket) => socket,
+                None => listen(&path, uid)?,
+            };
             Entrance::Listening {
-                socket: listen(&path, uid)?,
+                socket,
                 uid,
                 grace: Grace {
                     crash: options.restart_grace.duration(),
@@ -98,12 +114,22 @@ fn run(options: Options) -> Result<(), Box<dyn std::error::Error>> {
         }
         (None, None) => return Err("one of --fd and --listen is needed".into()),
     };
+    let notifier = Notifier::from_environment()?;
     sys::cloexec_from(3)?;
-    Ok(serve(places, entrance)?)
+    Ok(serve(places, entrance, notifier)?)
+}
+
+/// The socket that the service manager made.
+fn passed(path: &Path) -> Result<Option<OwnedFd>, activation::ActivationError> {
+    activation::take(Wanted {
+        name: "jailer",
+        kind: SocketType::SEQPACKET,
+        path,
+    })
 }
 
 /// Makes the socket, for its owner alone.
-fn listen(path: &std::path::Path, owner: u32) -> Result<OwnedFd, Box<dyn std::error::Error>> {
+fn listen(path: &Path, owner: u32) -> Result<OwnedFd, Box<dyn std::error::Error>> {
     use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, bind, connect, listen, socket_with};
     // A socket that nobody listens on is left from a process that was killed.
     let socket = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?;

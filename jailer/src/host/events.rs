@@ -48,6 +48,10 @@ pub(super) enum Timer {
     Remove(Id),
     /// Try again to remove groups that belong to nothing any more.
     Remains,
+    /// The service manager wants a sign of life.
+    Watchdog,
+    /// The service manager may be told the status again.
+    Status,
 }
 
 /// The key of a watched descriptor.

@@ -15,6 +15,7 @@ use super::doctor;
 use super::events::{Events, Source, Timer};
 use super::held::{Departed, Waiting};
 use super::session::{Phase, Remains, Session};
+use super::supervise::Supervision;
 use super::uids::Region;
 use super::world::World;
 use super::{Entrance, Places};
@@ -23,6 +24,7 @@ use crate::cgroup::{Cgroups, Layout};
 use crate::ids::Id;
 use crate::policy::{Ceilings, PolicySet, Trust};
 use crate::seccomp::Groups;
+use crate::service::notify::Notifier;
 use crate::step::SysError;
 use crate::template::{Template, Templates};
 
@@ -35,6 +37,8 @@ pub enum JailerError {
     Sys(#[from] SysError),
     #[error(transparent)]
     Load(#[from] crate::policy::LoadError),
+    #[error(transparent)]
+    Filter(#[from] crate::seccomp::SeccompError),
     #[error(transparent)]
     Layout(#[from] crate::cgroup::LayoutError),
 }
@@ -59,6 +63,7 @@ pub(super) struct Jailer {
     pub(super) departed: HashMap<Id, Departed>,
     pub(super) client: Option<Client>,
     pub(super) grace: Waiting,
+    pub(super) supervision: Supervision,
     templates: Templates,
     places: Places,
 }
@@ -81,12 +86,24 @@ impl Rules {
     }
 }
 
+/// Reads all that decides about jails, and makes each policy's filter of it; changes nothing.
+pub fn check(places: &Places) -> Result<(), JailerError> {
+    let rules = Rules::load(places)?;
+    for policy in rules.policies.iter() {
+        rules.groups.compile(&policy.name, &policy.syscalls.groups)?;
+    }
+    Templates::load(&places.images, Trust::RootOwned)?;
+    Ok(())
+}
+
 /// Serves until told to stop, or, with a connected client, until that is gone. Nothing is left when it returns.
-pub fn serve(places: Places, entrance: Entrance) -> Result<(), JailerError> {
+///
+/// `notifier` is told once clients can be served; it must be connected already, since /run is hidden then.
+pub fn serve(places: Places, entrance: Entrance, notifier: Notifier) -> Result<(), JailerError> {
     let signals = stop_signals()?;
     let mut events = Events::new()?;
     events.watch(signals.as_fd(), Source::Signals, EventFlags::IN)?;
-    let mut jailer = Jailer::new(places, events)?;
+    let mut jailer = Jailer::new(places, events, Supervision::new(notifier))?;
     let listener = match entrance {
         Entrance::Connected(socket) => {
             jailer.client = Some(Client::new(socket, &mut jailer.events)?);
@@ -98,13 +115,14 @@ pub fn serve(places: Places, entrance: Entrance) -> Result<(), JailerError> {
             Some((socket, uid))
         }
     };
+    jailer.tell_ready();
     jailer.run(listener.as_ref());
     let _not_empty = jailer.cgroups.sweep();
     Ok(())
 }
 
 impl Jailer {
-    fn new(places: Places, events: Events) -> Result<Self, JailerError> {
+    fn new(places: Places, events: Events, supervision: Supervision) -> Result<Self, JailerError> {
         keep_capabilities_across_uids()?;
         allow_many_descriptors()?;
         let layout = Layout::detect()?;
@@ -128,6 +146,7 @@ impl Jailer {
             remains: Vec::new(),
             missing,
             departed: HashMap::new(),
+            supervision,
             client: None,
             grace: Waiting::default(),
             places,
@@ -138,10 +157,14 @@ impl Jailer {
     fn run(&mut self, listener: Option<&(OwnedFd, u32)>) {
         let mut stopping = false;
         loop {
+            self.tell_status();
             let (sources, timers) = self.events.wait();
             for source in sources {
                 match source {
-                    Source::Signals => stopping = true,
+                    Source::Signals => {
+                        stopping = true;
+                        self.tell_stopping();
+                    }
                     Source::Listener => self.accept(listener),
                     Source::Client => self.serve_client(),
                     Source::Control(id) => self.hear(&id),
@@ -174,6 +197,8 @@ impl Jailer {
             Timer::Overdue(id, execution) => self.overdue(&id, &execution),
             Timer::Remove(id) => self.finish_close(&id),
             Timer::Remains => self.bury_remains(),
+            Timer::Watchdog => self.tell_life(),
+            Timer::Status => self.status_may_be_told(),
         }
     }
 
