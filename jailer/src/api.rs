@@ -329,6 +329,8 @@ pub struct Enforced {
     pub pids: bool,
     /// Whether memory can't be pushed to swap.
     pub swap: bool,
+    /// Whether reads and writes of disks are limited, which few policies ask for.
+    pub io: bool,
     pub landlock_abi: u32,
     /// `name@hash` of the syscall filter.
     pub seccomp: String,

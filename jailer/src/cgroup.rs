@@ -20,10 +20,12 @@
 //!
 //! Kernel: 5.14 (`cgroup.kill`). Source: Documentation/admin-guide/cgroup-v2.rst, cgroup-v1/.
 
+mod iomax;
 mod layout;
 mod limits;
 mod session;
 
+pub use iomax::{Disk, IoPlan, NoDisk};
 pub use layout::{Controllers, Layout, LayoutError};
 pub use limits::Limits;
 pub use session::{Leaf, SessionGroups};
@@ -39,14 +41,17 @@ use crate::step::SysError;
 pub struct Cgroups {
     layout: Layout,
     name: String,
+    /// Whether reads and writes of disks can be limited.
+    io: bool,
 }
 
 impl Cgroups {
     /// Makes the jailer's group, after removing what a dead jailer left under the same name.
     pub fn open(layout: Layout, name: &str) -> Result<Self, SysError> {
-        let groups = Self {
+        let mut groups = Self {
             layout,
             name: name.to_owned(),
+            io: false,
         };
         groups.sweep()?;
         for base in groups.bases() {
@@ -54,8 +59,10 @@ impl Cgroups {
         }
         groups.remember_bases()?;
         if groups.layout.controllers == Controllers::V2 {
+            let own = groups.layout.v2.join(&groups.name);
             layout::enable_controllers(&groups.layout.v2)?;
-            layout::enable_controllers(&groups.layout.v2.join(&groups.name))?;
+            layout::enable_controllers(&own)?;
+            groups.io = layout::enable_io(&groups.layout.v2).is_ok() && layout::enable_io(&own).is_ok();
         }
         Ok(groups)
     }
@@ -63,6 +70,11 @@ impl Cgroups {
     /// Where limits are set.
     pub fn controllers(&self) -> &Controllers {
         &self.layout.controllers
+    }
+
+    /// Whether reads and writes of disks can be limited.
+    pub fn can_limit_io(&self) -> bool {
+        self.io
     }
 
     /// The jailer's folder in the version 2 tree.

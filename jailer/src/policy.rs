@@ -92,6 +92,9 @@ pub struct Limits {
     pub open_files: Bounded<u64>,
     /// Where the working directory lies.
     pub workspace: Workspace,
+    /// What may be read from and written to disks; without it nothing is limited.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub io: Option<IoLimits>,
     /// Size of the code of one execution.
     pub code_bytes: ByteSize,
     /// All input files of one execution together.
@@ -108,6 +111,18 @@ pub struct Limits {
     /// Directories that an artifact may lie below the working directory.
     pub artifact_depth: u64,
     pub session: SessionLimits,
+}
+
+/// How much a session may read and write per second, on each disk that it can reach.
+///
+/// What the page cache answers is not counted.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct IoLimits {
+    pub read: Option<ByteSize>,
+    pub write: Option<ByteSize>,
+    pub read_ops: Option<u64>,
+    pub write_ops: Option<u64>,
 }
 
 /// How long a session may live.
@@ -272,6 +287,7 @@ impl Default for Limits {
             pids: Bounded::fixed(128),
             open_files: Bounded::fixed(1024),
             workspace: Workspace::Tmpfs,
+            io: None,
             code_bytes: ByteSize::from_mib(1),
             upload_bytes: ByteSize::from_mib(1024),
             output_bytes: Bounded::fixed(ByteSize::from_mib(8)),

@@ -296,6 +296,8 @@ pub struct Enforced {
     pub pids: bool,
     /// Whether memory couldn't be pushed to swap.
     pub swap: bool,
+    /// Whether reads and writes of disks were limited.
+    pub io: bool,
     /// Landlock ABI of the rules in force; 0 is none.
     pub landlock_abi: u32,
     /// Syscall filter in force, `name@hash`.

@@ -319,6 +319,7 @@ pub fn enforced(enforced: &Enforced) -> v1::Enforced {
         cpu: enforced.cpu,
         pids: enforced.pids,
         swap: enforced.swap,
+        io: enforced.io,
         landlock_abi: enforced.landlock_abi,
         seccomp: enforced.seccomp.clone(),
         capabilities: enforced.capabilities.clone(),

@@ -91,6 +91,14 @@ impl Layout {
     }
 }
 
+impl Layout {
+    /// Whether the controller of disks is there to be handed down.
+    pub fn can_limit_io(&self) -> bool {
+        self.controllers == Controllers::V2
+            && read_file(&self.v2.join("cgroup.controllers")).is_ok_and(|text| text.split(' ').any(|name| name == "io"))
+    }
+}
+
 /// The folder of this process in the version 2 tree (`None`), or in the version 1 hierarchy of a controller.
 fn find_folder(mounts: &str, own: &str, controller: Option<&str>) -> Option<PathBuf> {
     let (root, mount) = mounts.lines().find_map(|line| {
@@ -162,6 +170,21 @@ pub(super) fn enable_controllers(group: &Path) -> Result<(), SysError> {
             libc::EOPNOTSUPP,
         )),
         None => Ok(()),
+    }
+}
+
+/// Hands the controller of disks to the groups below. It does without: few policies limit reads and writes.
+pub(super) fn enable_io(group: &Path) -> Result<(), SysError> {
+    let control = group.join("cgroup.subtree_control");
+    write_file(&control, "+io")?;
+    let on = read_file(&control)?;
+    if on.split(' ').any(|have| have == "io") {
+        Ok(())
+    } else {
+        Err(SysError::new(
+            format!("{}: io is not on", control.display()),
+            libc::EOPNOTSUPP,
+        ))
     }
 }
 

@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 
 use rustix::fs::{Mode, OFlags};
 
+use super::iomax::{self, IoPlan};
 use super::limits::{self, Limits};
 use super::{
     Cgroups, Controllers, layout, make_dir, read_file, read_keyed, remove_dir, remove_tree, sys_error, write_file,
@@ -36,6 +37,8 @@ pub struct SessionGroups {
     /// What each program may use by itself: less than all together by what the file helper needs, so that a program that
     /// runs out of memory is killed and not the helper.
     program: Limits,
+    /// What is set on version 2; the caller has looked whether it can be.
+    io: Option<Box<IoPlan>>,
     /// Whether memory can't go to swap.
     pub no_swap: bool,
 }
@@ -53,7 +56,13 @@ pub struct Leaf {
 
 impl Cgroups {
     /// Makes a session's groups and limits them. On a version 2 host, [`SessionGroups::settle`] does the second half.
-    pub fn session(&self, id: &Id, quantities: &Quantities, owner: u32) -> Result<SessionGroups, SysError> {
+    pub fn session(
+        &self,
+        id: &Id,
+        quantities: &Quantities,
+        owner: u32,
+        io: Option<Box<IoPlan>>,
+    ) -> Result<SessionGroups, SysError> {
         let session = PathBuf::from(id.as_str());
         let bases = self.bases();
         for base in &bases {
@@ -79,6 +88,7 @@ impl Cgroups {
             owner,
             guest,
             program,
+            io,
             no_swap: false,
         };
         let made = groups.limit_ceiling().and_then(|()| match groups.controllers {
@@ -150,6 +160,11 @@ impl SessionGroups {
         std::os::unix::fs::chown(&file, Some(self.owner), None).map_err(|error| sys_error("chown", &file, &error))
     }
 
+    /// Whether reads and writes of disks are limited.
+    pub fn limits_io(&self) -> bool {
+        self.io.is_some()
+    }
+
     /// Where the limits sit.
     pub fn controllers(&self) -> &Controllers {
         &self.controllers
@@ -182,6 +197,10 @@ impl SessionGroups {
         layout::enable_controllers(&session)?;
         self.limit(&self.session.join("init"), &init_limits())?;
         self.make_guest()?;
+        if let Some(io) = &self.io {
+            layout::enable_io(&session)?;
+            iomax::set(&session.join("guest"), io)?;
+        }
         layout::enable_controllers(&session.join("guest"))
     }
 

@@ -1,5 +1,7 @@
 //! Looks at the host: what Brig can enforce here, what it can't, and what to do about it.
 
+mod optional;
+
 use std::fs;
 use std::path::Path;
 
@@ -28,6 +30,7 @@ pub fn report(places: &Places) -> HostReport {
         programs(&places.programs),
         images(&places.images),
     ]);
+    checks.extend(optional::checks(places));
     HostReport { checks, sessions: 0 }
 }
 

@@ -15,7 +15,7 @@ use super::held::{Ended, millis};
 use super::serve::Jailer;
 use super::uids::Block;
 use crate::api::{Cause, CloseReason, Enforced, Event, Held, MEMO_MAX, Make, Quantities, Refusal};
-use crate::cgroup::{Leaf, SessionGroups};
+use crate::cgroup::{IoPlan, Leaf, SessionGroups};
 use crate::ids::Id;
 use crate::plan::{FromInit, Plan, ToInit};
 use crate::policy::{Policy, check_quantities};
@@ -90,6 +90,7 @@ struct Foundations {
     plan: Plan,
     filter: String,
     block: Block,
+    io: Option<Box<IoPlan>>,
 }
 
 impl Jailer {
@@ -153,6 +154,7 @@ impl Jailer {
             .and_then(|path| path.file_name())
             .unwrap_or_default();
         let image = self.world.image(&folder.to_string_lossy()).at(Step::Mounts)?;
+        let io = self.io_plan(&policy, &image)?;
         let image = image.to_string_lossy();
         #[cfg_attr(not(feature = "faults"), expect(unused_mut, reason = "only faults change a plan"))]
         let mut plan = blueprint::plan(&request.session, &template, &image, &request.quantities, filters);
@@ -168,6 +170,7 @@ impl Jailer {
             plan,
             filter,
             block,
+            io,
         })
     }
 
@@ -200,12 +203,13 @@ impl Jailer {
             plan,
             filter,
             block,
+            io,
         } = foundations;
         #[cfg(feature = "faults")]
         super::faults::check(Step::Cgroups).at(Step::Cgroups)?;
         let mut groups = self
             .cgroups
-            .session(&request.session, &request.quantities, block.root())
+            .session(&request.session, &request.quantities, block.root(), io)
             .at(Step::Cgroups)?;
         let born = birth::give_birth(&self.programs, &groups, block).and_then(|newborn| {
             match self.bring_up(&request.session, &mut groups, &newborn, plan) {
@@ -543,6 +547,7 @@ impl Session {
             cpu: true,
             pids: true,
             swap: self.groups.no_swap,
+            io: self.groups.limits_io(),
             landlock_abi,
             seccomp: self.filter.clone(),
             capabilities: "none".to_owned(),

@@ -11,8 +11,8 @@ use super::environment::pattern_problem;
 use super::problem::{Document, Problem};
 use super::trust::{LoadError, Trust, read_text};
 use super::{
-    Bounded, Class, Handling, Limits, NetworkMode, OnOutputLimit, PackagesMode, Policy, Retention, Review, Rules,
-    Workspace,
+    Bounded, Class, Handling, IoLimits, Limits, NetworkMode, OnOutputLimit, PackagesMode, Policy, Retention, Review,
+    Rules, Workspace,
 };
 use crate::seccomp::Groups;
 use crate::units::{ByteSize, Span};
@@ -181,6 +181,9 @@ impl Checks<'_> {
         self.bounds("limits.output_bytes", limits.output_bytes);
         self.bounds("limits.session.idle", limits.session.idle);
         self.bounds("limits.session.max_age", limits.session.max_age);
+        if let Some(io) = limits.io {
+            self.io(io);
+        }
         self.not_zero("limits.start_timeout", limits.start_timeout);
         self.not_zero("limits.upload_bytes", limits.upload_bytes);
         self.not_zero("limits.artifact_bytes", limits.artifact_bytes);
@@ -199,6 +202,27 @@ impl Checks<'_> {
             RESULT_OUTPUT_MAX,
             whose,
         );
+    }
+
+    fn io(&mut self, io: IoLimits) {
+        if io == IoLimits::default() {
+            self.refuse(
+                "limits.io",
+                "limits nothing; accepted: read, write (bytes per second), read_ops, write_ops",
+            );
+        }
+        let IoLimits {
+            read,
+            write,
+            read_ops,
+            write_ops,
+        } = io;
+        for (key, value) in [("read", read), ("write", write)] {
+            self.not_zero(&format!("limits.io.{key}"), value.unwrap_or(ByteSize::from_bytes(1)));
+        }
+        for (key, value) in [("read_ops", read_ops), ("write_ops", write_ops)] {
+            self.not_zero(&format!("limits.io.{key}"), value.unwrap_or(1));
+        }
     }
 
     fn bounds<T: Copy + Default + PartialOrd + fmt::Display>(&mut self, key: &str, bounds: Bounded<T>) {

@@ -122,6 +122,26 @@ fn strict_is_nowhere_wider_than_data() {
 }
 
 #[test]
+fn limits_of_disks_are_optional_and_never_empty() {
+    let parsed = Policy::parse(
+        "x",
+        &format!("{SMALLEST}[limits]\nio = {{ read = \"1M\", write_ops = 20 }}\n"),
+    );
+    let io = IoLimits {
+        read: Some(ByteSize::from_mib(1)),
+        write_ops: Some(20),
+        ..IoLimits::default()
+    };
+    assert_eq!(parsed.unwrap().limits.io, Some(io));
+    assert_eq!(
+        wrong("[limits]\nio = {}\n"),
+        "x.toml:5: limits.io: limits nothing; accepted: read, write (bytes per second), read_ops, write_ops"
+    );
+    assert!(wrong("[limits]\nio = { read_ops = 0 }\n").contains("limits.io.read_ops: 0 is not a limit"));
+    assert!(wrong("[limits]\nio = { reads = 1 }\n").contains("unknown field `reads`"));
+}
+
+#[test]
 fn unknown_keys_and_values_are_errors_with_a_suggestion() {
     assert_eq!(
         wrong("[limits]\ntiemout = \"3s\"\n")

@@ -6,6 +6,7 @@
     reason = "shared by test programs that each use a part"
 )]
 
+use std::ffi::OsString;
 use std::fs::File;
 use std::io::Read;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
@@ -53,6 +54,26 @@ pub fn slow() -> u64 {
     std::env::var("BRIG_TEST_SLOW").map_or(1, |text| text.parse().unwrap())
 }
 
+pub fn jailer() -> Command {
+    Command::new(env!("CARGO_BIN_EXE_brig-jailer"))
+}
+
+/// The arguments by which the jailer finds what it needs.
+pub fn places() -> Vec<OsString> {
+    let kernel = concat!(env!("CARGO_MANIFEST_DIR"), "/../rootfs/kernel");
+    let pairs: [(&str, OsString); 5] = [
+        ("--policies", policies().into()),
+        ("--images", images().into()),
+        ("--programs", programs().into()),
+        ("--kernel", kernel.into()),
+        ("--ceilings", "/nonexistent/ceilings.toml".into()),
+    ];
+    pairs
+        .into_iter()
+        .flat_map(|(name, value)| [name.into(), value])
+        .collect()
+}
+
 /// A jailer that serves this test alone.
 #[derive(Debug)]
 pub struct Rig {
@@ -89,14 +110,25 @@ impl Rig {
 
     /// With one step spoiled; needs the feature `faults`.
     pub fn with_fault(fault: &str) -> Self {
+        Self::launch(|command| command.env("BRIG_FAULT", fault))
+    }
+
+    /// With other arguments, or another environment.
+    pub fn launch(change: impl FnOnce(&mut Command) -> &mut Command) -> Self {
+        let mut rig = Self::begin(jailer(), change);
+        assert!(rig.greet().is_empty());
+        rig
+    }
+
+    /// Starts a program that is, or becomes, the jailer, and says nothing to it.
+    pub fn begin(mut command: Command, change: impl FnOnce(&mut Command) -> &mut Command) -> Self {
         let (socket, theirs) =
             socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None).unwrap();
         rustix::io::fcntl_setfd(&theirs, rustix::io::FdFlags::empty()).unwrap();
-        let process = Self::launch(fault, &["--fd", &theirs.as_raw_fd().to_string()]);
+        command.arg("--fd").arg(theirs.as_raw_fd().to_string());
+        let process = Self::spawn(command, change);
         drop(theirs);
-        let mut rig = Self { process, socket };
-        assert!(rig.greet().is_empty());
-        rig
+        Self { process, socket }
     }
 
     /// One that listens, so that another client can come after the first.
@@ -110,7 +142,7 @@ impl Rig {
             "--restart-grace",
             restart_grace,
         ];
-        let process = Self::launch("", &arguments);
+        let process = Self::spawn(jailer(), |command| command.args(arguments));
         let deadline = Instant::now() + Duration::from_secs(20 * slow());
         let socket = loop {
             match dial(path) {
@@ -136,21 +168,13 @@ impl Rig {
         self.greet()
     }
 
-    fn launch(fault: &str, entrance: &[&str]) -> Child {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_brig-jailer"));
-        command.args(entrance);
-        command.arg("--policies").arg(policies());
-        command.arg("--images").arg(images()).arg("--programs").arg(programs());
-        command
-            .arg("--kernel")
-            .arg(concat!(env!("CARGO_MANIFEST_DIR"), "/../rootfs/kernel"));
-        command.arg("--ceilings").arg("/nonexistent/ceilings.toml");
+    fn spawn(mut command: Command, change: impl FnOnce(&mut Command) -> &mut Command) -> Child {
+        command.args(places());
         command.env(
             "BRIG_LOG",
             std::env::var("BRIG_LOG").unwrap_or_else(|_| "error".to_owned()),
         );
-        command.env("BRIG_FAULT", fault);
-        command.spawn().unwrap()
+        change(&mut command).spawn().unwrap()
     }
 
     /// Says hello; what is told then, up to `AllHeld`.

@@ -206,6 +206,7 @@ fn enforced(enforced: v1::Enforced) -> Enforced {
         cpu: enforced.cpu,
         pids: enforced.pids,
         swap: enforced.swap,
+        io: enforced.io,
         landlock_abi: enforced.landlock_abi,
         seccomp: enforced.seccomp,
         capabilities: enforced.capabilities,

@@ -158,6 +158,7 @@ fn full() -> v1::ExecutionResult {
             cpu: true,
             pids: true,
             swap: true,
+            io: true,
             landlock_abi: 7,
             seccomp: "python@89ab".to_owned(),
             capabilities: "none".to_owned(),
@@ -196,7 +197,7 @@ fn a_result_with_something_everywhere_is_written_whole() {
         "policy": "data@0123", "template": "data@4567", "tenant": "default", "user": "ada",
         "labels": {"team": "sales"},
         "enforced": {"namespaces": ["user", "mount"], "cgroup": "v2", "memory": true, "cpu": true, "pids": true,
-            "swap": true, "landlock_abi": 7, "seccomp": "python@89ab", "capabilities": "none", "no_new_privs": true},
+            "swap": true, "io": true, "landlock_abi": 7, "seccomp": "python@89ab", "capabilities": "none", "no_new_privs": true},
     });
     let document = ResultDocument::from_proto(&full());
     assert_eq!(serde_json::to_value(&document).unwrap(), expected);

@@ -111,7 +111,7 @@ fn the_whole_document_of_a_small_run_is_as_promised() {
             "policy": "data@<hash>", "template": "base@<hash>", "tenant": "default", "user": "ann",
             "labels": {"job": "nightly"},
             "enforced": {"namespaces": ["user", "mount", "pid", "net", "ipc", "uts", "cgroup"], "memory": true,
-                "cpu": true, "pids": true, "landlock_abi": "<number>", "seccomp": "data@<hash>",
+                "cpu": true, "pids": true, "io": false, "landlock_abi": "<number>", "seccomp": "data@<hash>",
                 "capabilities": "none", "no_new_privs": true},
         })
     );
