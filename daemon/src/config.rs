@@ -1,9 +1,14 @@
 //! The configuration of brigd: `brigd.toml`. Every key has a default, unknown keys are errors.
+//!
+//! What a key takes is explained in systemd/brigd.toml, and checked in [`check`].
+
+mod check;
 
 use std::collections::BTreeSet;
 use std::fmt;
 use std::path::{Path, PathBuf};
 
+pub use brig_jailer::service::log::LogFormat;
 use brig_jailer::units::Span;
 use serde::{Deserialize, Serialize};
 
@@ -30,7 +35,7 @@ pub struct Config {
     pub policies: Vec<PathBuf>,
     /// Directory of the template images.
     pub images: PathBuf,
-    /// Format of the log on stderr.
+    /// Where the log goes, and in which form.
     pub log: LogFormat,
     /// How much may go on at one time.
     pub limits: Limits,
@@ -47,9 +52,11 @@ pub struct Limits {
     pub running: usize,
     /// Executions that wait for their turn; further ones are refused. 1 to 100,000.
     pub queue: usize,
+    /// Kept sessions at one time; further ones are refused. 1 to 10,000.
+    pub sessions: usize,
     /// Connections of clients; 1 to 100,000.
     pub connections: usize,
-    /// How long running executions may go on once the daemon is told to stop.
+    /// How long running one-shot executions may go on once the daemon is told to stop; 0 to 1 hour.
     pub drain: Span,
 }
 
@@ -91,14 +98,6 @@ pub enum Role {
     Operator,
 }
 
-/// Format of the log.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum LogFormat {
-    Text,
-    Json,
-}
-
 /// Permissions of a file, written in octal.
 #[derive(Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
@@ -114,7 +113,7 @@ impl Default for Config {
             state: "/var/lib/brig/daemon".into(),
             policies: vec!["/usr/share/brig/policies".into(), "/etc/brig/policies".into()],
             images: "/var/lib/brig/images".into(),
-            log: LogFormat::Text,
+            log: LogFormat::Auto,
             limits: Limits::default(),
             clients: vec![
                 Client::uid(0),
@@ -130,8 +129,9 @@ impl Default for Limits {
         Self {
             running: 16,
             queue: 64,
+            sessions: 256,
             connections: 256,
-            drain: Span::from_millis(10_000),
+            drain: Span::from_millis(30_000),
         }
     }
 }
@@ -218,32 +218,6 @@ impl Config {
         config.check()?;
         Ok(config)
     }
-
-    fn check(&self) -> Result<(), String> {
-        check_range("limits.running", self.limits.running, 10_000)?;
-        check_range("limits.queue", self.limits.queue, 100_000)?;
-        check_range("limits.connections", self.limits.connections, 100_000)?;
-        if self.policies.is_empty() {
-            return Err("policies: names no directory; at least one is needed".to_owned());
-        }
-        for (index, client) in self.clients.iter().enumerate() {
-            if client.uid.is_some() == client.group.is_some() {
-                return Err(format!("client[{index}]: give either uid or group"));
-            }
-            if client.tenant.is_empty() || client.class.is_empty() {
-                return Err(format!("client[{index}]: tenant and class must not be empty"));
-            }
-        }
-        Ok(())
-    }
-}
-
-fn check_range(key: &str, value: usize, max: usize) -> Result<(), String> {
-    if (1..=max).contains(&value) {
-        Ok(())
-    } else {
-        Err(format!("{key}: {value} is not in 1 to {max}"))
-    }
 }
 
 fn default_word() -> String {
@@ -281,72 +255,4 @@ impl fmt::Debug for Mode {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn an_empty_file_is_the_default() {
-        assert_eq!(Config::parse(""), Ok(Config::default()));
-    }
-
-    #[test]
-    fn the_printed_default_reads_back_as_the_default() {
-        let printed = toml::to_string(&Config::default()).unwrap();
-        assert_eq!(Config::parse(&printed), Ok(Config::default()));
-    }
-
-    #[test]
-    fn the_shipped_file_is_the_default_explained() {
-        let shipped = include_str!("../../systemd/brigd.toml");
-        assert_eq!(Config::parse(shipped), Ok(Config::default()));
-    }
-
-    #[test]
-    fn root_and_the_admin_group_may_do_everything_and_the_client_group_may_run() {
-        let shipped: Vec<_> = Config::default()
-            .clients
-            .iter()
-            .map(|c| (c.uid, c.group.clone(), c.roles.len()))
-            .collect();
-        let expected = vec![
-            (Some(0), None, 4),
-            (None, Some("brig-admin".to_owned()), 4),
-            (None, Some("brig-clients".to_owned()), 1),
-        ];
-        assert_eq!(shipped, expected);
-    }
-
-    #[test]
-    fn unknown_keys_are_errors_at_every_level() {
-        for text in [
-            "sokcet = \"/x\"",
-            "[limits]\nruning = 1",
-            "[[client]]\nuid = 0\nrole = []",
-        ] {
-            assert!(Config::parse(text).unwrap_err().contains("unknown field"), "{text}");
-        }
-    }
-
-    #[test]
-    fn values_out_of_range_name_the_key() {
-        assert_eq!(
-            Config::parse("[limits]\nqueue = 0"),
-            Err("limits.queue: 0 is not in 1 to 100000".to_owned())
-        );
-        assert_eq!(
-            Config::parse("[[client]]\ntenant = \"a\""),
-            Err("client[0]: give either uid or group".to_owned())
-        );
-        assert!(Config::parse("socket_mode = \"rw\"").unwrap_err().contains("octal"));
-    }
-
-    #[test]
-    fn standalone_keeps_everything_in_its_directory() {
-        let options = <Options as clap::Parser>::parse_from(["brigd", "--standalone", "/x", "--images", "/i"]);
-        let config = Config::load(&options).unwrap();
-        assert_eq!(config.socket, Path::new("/x/brigd.sock"));
-        assert_eq!(config.ledger(), Path::new("/x/ledger.db"));
-        assert_eq!(config.spool(), Path::new("/x/spool"));
-        assert_eq!(config.images, Path::new("/i"));
-    }
-}
+mod tests;

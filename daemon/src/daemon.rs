@@ -2,40 +2,57 @@
 
 use std::io::Write;
 use std::os::fd::OwnedFd;
+use std::sync::Arc;
 
-use tokio::signal::unix::{SignalKind, signal};
+use brig_jailer::service::activation::{self, Wanted};
+use brig_jailer::service::log;
+use brig_jailer::service::notify::{self, Notifier, NotifyState};
+use rustix::net::SocketType;
+use tokio::signal::unix::{Signal, SignalKind, signal};
+use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
-use tracing::{info, warn};
-use tracing_subscriber::EnvFilter;
+use tracing::{error, info, warn};
 
-use crate::config::{Config, LogFormat};
+use crate::config::Config;
+use crate::host::Host;
 use crate::jailer::{Jailer, dial};
 use crate::listener;
 use crate::options::{Options, StartError};
 use crate::privileges::{Identity, give_up_root};
+use crate::reload::{Prepared, reload};
+use crate::report::{self, Reporter};
 use crate::server;
 use crate::standalone::{PrivateJailer, prepare_directory};
+use crate::watchdog;
 
 /// How long the private jailer may take to end after its socket is closed.
 const JAILER_END: std::time::Duration = std::time::Duration::from_secs(10);
 /// How brig-jailer exits when its configuration is broken or this host can't make jails.
 const JAILER_CONFIGURATION: i32 = 78;
+/// Frames of HTTP/2 tell nothing about Brig, and those of a client hold its bytes.
+const QUIET: &str = "h2=info,hyper=info,tower=info,";
 
 /// Starts the daemon and serves until it is told to stop.
 ///
-/// The order matters: the private jailer is started while this process is root and has one thread; root is given up
-/// before anything a client sends is read; only then there are threads.
+/// The order matters: what the service manager passed is taken before a descriptor is opened that could be mistaken for
+/// it; the private jailer is started while this process is root and has one thread; root is given up before anything a
+/// client sends is read; only then there are threads.
 pub fn start(options: &Options) -> Result<(), StartError> {
-    let config = Config::load(options)?;
-    if options.check_config || options.print_config {
-        return show(options, &config);
+    if options.check_config {
+        return check_config(options);
     }
-    log_to_stderr(config.log);
+    let config = Config::load(options)?;
+    if options.print_config {
+        return print_config(&config);
+    }
+    let passed = take_socket(&config)?;
+    let notifier = Notifier::from_environment().map_err(|error| StartError::Failed(error.to_string()))?;
+    log::start(config.log, "brigd", QUIET).map_err(|error| StartError::Configuration(error.to_string()))?;
     let ready = options.ready_fd.map(open_ready).transpose()?;
     let identity = Identity::of_daemon();
     let (private, socket) = match &options.standalone {
         Some(directory) => {
-            let (private, socket) = PrivateJailer::start(options, &config.policies, &config.images)?;
+            let (private, socket) = PrivateJailer::start(options, &config)?;
             prepare_directory(directory, identity)?;
             (Some(private), Some(socket))
         }
@@ -43,13 +60,19 @@ pub fn start(options: &Options) -> Result<(), StartError> {
     };
     raise_descriptors();
     give_up_root(identity).map_err(|error| StartError::Failed(format!("giving up root: {error}")))?;
-    let socket = match socket {
+    let jailer = match socket {
         Some(socket) => socket,
         None => connect(&config)?,
     };
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build();
     let runtime = runtime.map_err(|error| StartError::Failed(format!("runtime: {error}")))?;
-    let served = runtime.block_on(serve(&config, socket, ready, options.tied));
+    let given = Given {
+        jailer,
+        passed,
+        ready,
+        reporter: Arc::new(Reporter::new(notifier)),
+    };
+    let served = runtime.block_on(serve(options, &config, given));
     // Closes the socket of the jailer, if nothing else did.
     runtime.shutdown_timeout(std::time::Duration::from_secs(1));
     match private.map(|private| private.wait(JAILER_END)) {
@@ -63,6 +86,26 @@ pub fn start(options: &Options) -> Result<(), StartError> {
             served
         }
     }
+}
+
+/// What the daemon was given before it had threads.
+struct Given {
+    /// The connection to the jailer.
+    jailer: OwnedFd,
+    /// The socket for clients, if the service manager made it.
+    passed: Option<OwnedFd>,
+    /// Where one line is written once the daemon serves.
+    ready: Option<std::fs::File>,
+    reporter: Arc<Reporter>,
+}
+
+fn take_socket(config: &Config) -> Result<Option<OwnedFd>, StartError> {
+    let wanted = Wanted {
+        name: "brigd",
+        kind: SocketType::STREAM,
+        path: &config.socket,
+    };
+    activation::take(wanted).map_err(|error| StartError::Configuration(error.to_string()))
 }
 
 /// Takes as many descriptors as this process may have: clients, jails and files that wait for clients are one each.
@@ -80,30 +123,30 @@ fn raise_descriptors() {
     }
 }
 
-fn show(options: &Options, config: &Config) -> Result<(), StartError> {
-    let failed = |error: &dyn std::fmt::Display| StartError::Failed(error.to_string());
-    if options.print_config {
-        let text = toml::to_string(config).map_err(|error| failed(&error))?;
-        return std::io::stdout()
-            .write_all(text.as_bytes())
-            .map_err(|error| failed(&error));
-    }
-    crate::run::store::Store::load(config).map_err(|error| StartError::Configuration(error.to_string()))?;
-    writeln!(std::io::stdout(), "configuration and policies are in order").map_err(|error| failed(&error))
+fn print_config(config: &Config) -> Result<(), StartError> {
+    let text = toml::to_string(config).map_err(|error| StartError::Failed(error.to_string()))?;
+    print(&text)
 }
 
-/// `BRIG_LOG` says what is logged, as in `debug` or `brig_daemon::run=debug`.
-fn log_to_stderr(format: LogFormat) {
-    let wanted = std::env::var("BRIG_LOG").unwrap_or_else(|_unset| "info".to_owned());
-    // Frames of HTTP/2 tell nothing about Brig, and those of a client hold its bytes.
-    let filter = EnvFilter::new(format!("h2=info,hyper=info,tower=info,{wanted}"));
-    let subscriber = tracing_subscriber::fmt()
-        .with_env_filter(filter)
-        .with_writer(std::io::stderr);
-    match format {
-        LogFormat::Text => subscriber.with_ansi(false).init(),
-        LogFormat::Json => subscriber.json().init(),
+/// Checks what a start or a reload would read.
+///
+/// As a step of a reload, whose caller sees its exit code, it also tells the manager why there is none.
+fn check_config(options: &Options) -> Result<(), StartError> {
+    match Prepared::read(options) {
+        Ok(_) => print("the configuration and what it names are in order\n"),
+        Err(error) => {
+            if let Ok(manager) = Notifier::from_environment() {
+                manager.status(&format!("last reload refused: {error}"));
+            }
+            Err(error)
+        }
     }
+}
+
+fn print(text: &str) -> Result<(), StartError> {
+    std::io::stdout()
+        .write_all(text.as_bytes())
+        .map_err(|error| StartError::Failed(error.to_string()))
 }
 
 /// Opens the descriptor by its name in /proc: it belongs to whoever started us, and is only written to.
@@ -140,36 +183,119 @@ fn connect(config: &Config) -> Result<OwnedFd, StartError> {
     })
 }
 
-async fn serve(config: &Config, socket: OwnedFd, ready: Option<std::fs::File>, tied: bool) -> Result<(), StartError> {
-    let jailer = Jailer::start(socket)
+async fn serve(options: &Options, config: &Config, given: Given) -> Result<(), StartError> {
+    let jailer = Jailer::start(given.jailer)
         .await
         .map_err(|error| StartError::Failed(error.to_string()))?;
     let host = server::open(config, jailer)?;
-    let listener = listener::bind(config)
-        .map_err(|error| StartError::Configuration(format!("socket {}: {error}", config.socket.display())))?;
+    let at_socket = |error| StartError::Configuration(format!("socket {}: {error}", config.socket.display()));
+    let is_ours = given.passed.is_none();
+    let listener = match given.passed {
+        Some(socket) => listener::adopt(socket, config),
+        None => listener::bind(config),
+    };
+    let listener = listener.map_err(at_socket)?;
     let shutdown = CancellationToken::new();
-    if let Some(mut ready) = ready {
-        // In one write, so that a reader that stops at the newline has all of it.
-        let line = format!("ready {}\n", config.socket.display());
-        ready
-            .write_all(line.as_bytes())
-            .map_err(|error| StartError::Failed(format!("--ready-fd: {error}")))?;
-        if tied {
-            end_with_reader(ready, shutdown.clone());
+    let signals = Signals::catch();
+    tokio::spawn(signals.obey(
+        Arc::clone(&host),
+        options.clone(),
+        Arc::clone(&given.reporter),
+        shutdown.clone(),
+    ));
+    let stopping = attend(&host, &given.reporter);
+    if let Some(ready) = given.ready {
+        tell_starter(ready, config, options.tied, &shutdown)?;
+    }
+    let served = server::run(listener, host, shutdown).await;
+    if let Some(stopping) = stopping {
+        // It ended when the daemon began to stop.
+        let _ = stopping.await;
+    }
+    if is_ours {
+        let _ = std::fs::remove_file(&config.socket);
+    }
+    served
+}
+
+/// Tells the service manager, if there is one, that the daemon is ready, and from then on how it is.
+fn attend(host: &Arc<Host>, reporter: &Arc<Reporter>) -> Option<JoinHandle<()>> {
+    if !reporter.is_heard() {
+        return None;
+    }
+    reporter.tell(&[NotifyState::Ready]);
+    if let Some(limit) = notify::watchdog() {
+        tokio::spawn(watchdog::watch(Arc::clone(host), Arc::clone(reporter), limit));
+    }
+    Some(tokio::spawn(report::until_stop(Arc::clone(host), Arc::clone(reporter))))
+}
+
+fn tell_starter(
+    mut ready: std::fs::File,
+    config: &Config,
+    tied: bool,
+    shutdown: &CancellationToken,
+) -> Result<(), StartError> {
+    // In one write, so that a reader that stops at the newline has all of it.
+    let line = format!("ready {}\n", config.socket.display());
+    ready
+        .write_all(line.as_bytes())
+        .map_err(|error| StartError::Failed(format!("--ready-fd: {error}")))?;
+    if tied {
+        end_with_reader(ready, shutdown.clone());
+    }
+    Ok(())
+}
+
+/// The signals that the daemon obeys.
+struct Signals {
+    terminate: Signal,
+    interrupt: Signal,
+    hang_up: Signal,
+}
+
+impl Signals {
+    fn catch() -> Self {
+        let [terminate, interrupt, hang_up] = [SignalKind::terminate(), SignalKind::interrupt(), SignalKind::hangup()]
+            .map(|kind| signal(kind).expect("SIGTERM, SIGINT and SIGHUP can be caught"));
+        Self {
+            terminate,
+            interrupt,
+            hang_up,
         }
     }
-    let stop = shutdown.clone();
-    let [mut terminate, mut interrupt] = [SignalKind::terminate(), SignalKind::interrupt()]
-        .map(signal)
-        .map(|signal| signal.expect("SIGTERM and SIGINT can be caught"));
-    tokio::spawn(async move {
-        tokio::select! {
-            _ = terminate.recv() => info!("signal SIGTERM"),
-            _ = interrupt.recv() => info!("signal SIGINT"),
+
+    /// Reloads on SIGHUP, one at a time; the others stop the daemon. A private daemon belongs to a terminal or a program
+    /// that ends with it, and stops on SIGHUP too.
+    async fn obey(mut self, host: Arc<Host>, options: Options, reporter: Arc<Reporter>, stop: CancellationToken) {
+        loop {
+            let name = tokio::select! {
+                _ = self.terminate.recv() => "SIGTERM",
+                _ = self.interrupt.recv() => "SIGINT",
+                _ = self.hang_up.recv() => "SIGHUP",
+            };
+            info!(name, "signal");
+            if name == "SIGHUP" && options.standalone.is_none() {
+                tokio::select! {
+                    () = obey_reload(&host, &options, &reporter) => continue,
+                    _ = self.terminate.recv() => info!(name = "SIGTERM", "signal"),
+                }
+            }
+            return stop.cancel();
         }
-        stop.cancel();
-    });
-    let served = server::run(listener, config, host, shutdown).await;
-    let _ = std::fs::remove_file(&config.socket);
-    served
+    }
+}
+
+async fn obey_reload(host: &Arc<Host>, options: &Options, reporter: &Reporter) {
+    match NotifyState::monotonic_usec_now() {
+        Ok(now) => reporter.tell(&[NotifyState::Reloading, now]),
+        Err(error) => warn!(%error, "clock not read; the service manager waits in vain"),
+    }
+    let refusal = reload(host, options).await.err();
+    match &refusal {
+        None => info!("configuration read again"),
+        Some(error) => error!(%error, "reload refused; all stays as it was"),
+    }
+    reporter.note_reload(refusal);
+    reporter.tell(&[NotifyState::Ready]);
 }

@@ -1,6 +1,6 @@
 //! What all executions share, and the services that show it: Host and Templates.
 
-use std::sync::Arc;
+use std::sync::{Arc, PoisonError, RwLock};
 
 use brig_jailer::api::{Check, Verdict};
 use brig_jailer::template::Template;
@@ -11,14 +11,17 @@ use tokio_util::task::TaskTracker;
 use tonic::{Request, Response, Status};
 
 use crate::artifacts::Spool;
-use crate::config::Role;
+use crate::clients::Clients;
+use crate::config::{Config, Role};
 use crate::jailer::Jailer;
 use crate::ledger::Ledger;
 use crate::principal::Principal;
+use crate::reload::Prepared;
 use crate::run::queue::Queue;
 use crate::run::registry::Registry;
 use crate::run::store::{Store, TemplateList};
 use crate::server::principal;
+use crate::slots::Slots;
 use crate::status::Problem;
 
 /// What this daemon can do, for clients that test for it.
@@ -27,11 +30,17 @@ const FEATURES: &[&str] = &["run", "attach", "artifacts.inline", "request_id"];
 /// What all executions of this daemon share.
 #[derive(Debug)]
 pub struct Host {
+    /// What is in force; see [`Host::config`].
+    pub config: RwLock<Arc<Config>>,
     pub jailer: Jailer,
     pub ledger: Ledger,
     pub spool: Spool,
     pub store: Store,
     pub queue: Arc<Queue>,
+    /// Who is connected, and as whom.
+    pub clients: Clients,
+    /// Connections that there may be.
+    pub connections: Arc<Slots>,
     pub registry: Registry,
     /// Every execution up to the end of its jail.
     pub tasks: TaskTracker,
@@ -40,6 +49,30 @@ pub struct Host {
 }
 
 impl Host {
+    /// The configuration that is in force now; a reload replaces it.
+    pub fn config(&self) -> Arc<Config> {
+        Arc::clone(&self.config.read().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// Puts a configuration in force that was found good. Can block: open connections are named again.
+    pub fn take_over(&self, prepared: Prepared) {
+        let Prepared {
+            config,
+            policies,
+            templates,
+        } = prepared;
+        self.store.replace(policies, templates);
+        self.queue.resize(&config.limits);
+        self.connections.resize(config.limits.connections);
+        self.clients.replace(config.clients.clone());
+        *self.config.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(config);
+    }
+
+    /// Sessions that exist or are being made.
+    pub fn sessions(&self) -> usize {
+        self.tasks.len().saturating_sub(self.queue.load().1)
+    }
+
     fn templates(&self) -> Result<TemplateList, Problem> {
         self.store
             .templates()

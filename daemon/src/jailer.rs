@@ -79,6 +79,7 @@ enum Command {
     },
     Send(Request),
     Host(oneshot::Sender<HostReport>),
+    Reload(oneshot::Sender<Option<String>>),
 }
 
 /// Connects to the socket of a jailer that runs as a service.
@@ -105,6 +106,7 @@ impl Jailer {
             outbox: VecDeque::new(),
             routes: HashMap::new(),
             hosts: VecDeque::new(),
+            reloads: VecDeque::new(),
         };
         tokio::spawn(connection.run(inbox, gone.clone()));
         Ok(Self {
@@ -139,6 +141,16 @@ impl Jailer {
             .await
             .map_err(|_elapsed| JailerError::Silent)?;
         report.map_err(|_closed| JailerError::Gone)
+    }
+
+    /// Has the jailer read its configuration again; gives why it did not take it, if it did not.
+    pub async fn reload(&self) -> Result<Option<String>, JailerError> {
+        let (answer, refusal) = oneshot::channel();
+        self.command(Command::Reload(answer)).await?;
+        let refusal = tokio::time::timeout(ANSWER, refusal)
+            .await
+            .map_err(|_elapsed| JailerError::Silent)?;
+        refusal.map_err(|_closed| JailerError::Gone)
     }
 
     /// The version of brig-jailer, for people.
@@ -205,6 +217,7 @@ struct Connection {
     outbox: VecDeque<Vec<u8>>,
     routes: HashMap<Id, mpsc::Sender<Message>>,
     hosts: VecDeque<oneshot::Sender<HostReport>>,
+    reloads: VecDeque<oneshot::Sender<Option<String>>>,
 }
 
 impl Connection {
@@ -242,6 +255,10 @@ impl Connection {
                 self.hosts.push_back(answer);
                 Request::Host
             }
+            Command::Reload(answer) => {
+                self.reloads.push_back(answer);
+                Request::Reload
+            }
             Command::Make { make, events } => {
                 self.routes.insert(make.session.clone(), events);
                 Request::Make(*make)
@@ -259,12 +276,13 @@ impl Connection {
                 answer.map(|answer| answer.send(report.as_ref().clone()));
                 return;
             }
+            Event::Reloaded { error } => {
+                let answer = self.reloads.pop_front();
+                answer.map(|answer| answer.send(error.clone()));
+                return;
+            }
             Event::Hello { .. } => return warn!("jailer greeted twice"),
-            Event::Held(_)
-            | Event::HeldExecution(_)
-            | Event::AllHeld
-            | Event::Files { .. }
-            | Event::Reloaded { .. } => {
+            Event::Held(_) | Event::HeldExecution(_) | Event::AllHeld | Event::Files { .. } => {
                 return debug!("jailer event unclaimed");
             }
             Event::Made { session, .. } | Event::Spawned { session, .. } | Event::Ended { session, .. } => {

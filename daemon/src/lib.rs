@@ -10,10 +10,12 @@
 //! claims. Clients follow the log of an execution at their own pace, so that no client and no guest can hold up
 //! another. What was asked for and what came of it is in the [`ledger`] before the client hears of it.
 //!
-//! The process starts in [`daemon`]: a private jailer first, then root is given up ([`privileges`]), then threads.
+//! The process starts in [`daemon`]: a private jailer first, then root is given up ([`privileges`]), then threads. The
+//! service manager is told how it is ([`report`], [`watchdog`]) and can have it read its configuration again ([`reload`]).
 #![forbid(unsafe_code)]
 
 pub mod artifacts;
+pub mod clients;
 pub mod config;
 pub mod daemon;
 pub mod executions;
@@ -28,8 +30,12 @@ pub mod options;
 pub mod output;
 pub mod principal;
 pub mod privileges;
+pub mod reload;
+pub mod report;
 pub mod run;
 pub mod server;
+pub mod slots;
 pub mod standalone;
 pub mod status;
 pub mod unbuilt;
+pub mod watchdog;

@@ -1,23 +1,28 @@
-//! The socket of brigd: made with its permissions, and every connection named before it is served.
+//! The socket of brigd: taken from the service manager, or made with its permissions; every connection is named before
+//! it is served.
 
 use std::io;
-use std::os::unix::fs::{FileTypeExt, PermissionsExt, chown};
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt, chown};
 use std::path::Path;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
-use nix::unistd::Group;
+use nix::unistd::{Gid, Group};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::{UnixListener, UnixStream};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
+use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;
 use tokio_util::sync::CancellationToken;
 use tonic::transport::server::Connected;
 use tracing::warn;
 
-use crate::config::{Client, Config};
-use crate::principal::{self, Peer, Principal};
+use crate::clients::Named;
+use crate::config::Config;
+use crate::host::Host;
+use crate::principal::Peer;
+use crate::slots::Slot;
 
 /// Connections that are named and wait to be served.
 const NAMED: usize = 16;
@@ -26,17 +31,26 @@ const NAMED: usize = 16;
 #[derive(Debug)]
 pub struct Connection {
     stream: UnixStream,
-    info: ConnectionInfo,
+    /// Who it is; every request of the connection carries it.
+    named: Arc<Named>,
     /// Its share of the connections there may be.
-    _permit: OwnedSemaphorePermit,
+    _slot: Slot,
 }
 
-/// What is known of a client; every request of the connection carries it.
-#[derive(Debug, Clone)]
-pub struct ConnectionInfo {
-    pub peer: Peer,
-    /// `None` for a peer that the configuration does not name.
-    pub principal: Option<Arc<Principal>>,
+/// Takes the socket that the service manager made. Its permissions are the manager's matter; they are told if they are
+/// not the configured ones.
+pub fn adopt(socket: OwnedFd, config: &Config) -> io::Result<UnixListener> {
+    let metadata = std::fs::metadata(&config.socket)?;
+    let mode = metadata.permissions().mode() & 0o777;
+    let group = Group::from_gid(Gid::from_raw(metadata.gid()))?.map_or(metadata.gid().to_string(), |group| group.name);
+    let other_group = !config.socket_group.is_empty() && group != config.socket_group;
+    if mode != config.socket_mode.0 || other_group {
+        let mode = format!("{mode:04o}");
+        warn!(%mode, %group, "socket_mode and socket_group are not those of the socket unit, which count");
+    }
+    let socket = std::os::unix::net::UnixListener::from(socket);
+    socket.set_nonblocking(true)?;
+    UnixListener::from_std(socket)
 }
 
 /// Makes the socket. One that a dead daemon left behind is replaced, a live one is not.
@@ -64,13 +78,12 @@ pub fn bind(config: &Config) -> io::Result<UnixListener> {
 /// Takes connections, names their peers and passes them on, until `stop` is cancelled.
 pub fn connections(
     listener: UnixListener,
-    clients: Vec<Client>,
-    limit: usize,
+    host: Arc<Host>,
     stop: CancellationToken,
 ) -> ReceiverStream<io::Result<Connection>> {
     let (sender, receiver) = mpsc::channel(NAMED);
     tokio::spawn(async move {
-        let accepting = accept_all(listener, clients.into(), limit, &sender);
+        let accepting = accept_all(listener, host, &sender);
         tokio::select! {
             () = accepting => {}
             () = stop.cancelled() => {}
@@ -79,24 +92,16 @@ pub fn connections(
     ReceiverStream::new(receiver)
 }
 
-async fn accept_all(
-    listener: UnixListener,
-    clients: Arc<[Client]>,
-    limit: usize,
-    sender: &mpsc::Sender<io::Result<Connection>>,
-) {
-    let slots = Arc::new(Semaphore::new(limit));
+async fn accept_all(listener: UnixListener, host: Arc<Host>, sender: &mpsc::Sender<io::Result<Connection>>) {
     loop {
         // Above the limit clients wait in the backlog of the socket.
-        let Ok(permit) = Arc::clone(&slots).acquire_owned().await else {
-            return;
-        };
+        let slot = host.connections.take().await;
         match listener.accept().await {
             Ok((stream, _address)) => {
                 // A task of its own: looking up users can take long, and must not hold others up.
-                let (clients, sender) = (Arc::clone(&clients), sender.clone());
+                let (host, sender) = (Arc::clone(&host), sender.clone());
                 tokio::spawn(async move {
-                    match name(stream, clients, permit).await {
+                    match name(stream, host, slot).await {
                         // Nobody takes it when the server has ended.
                         Ok(connection) => drop(sender.send(Ok(connection)).await),
                         Err(error) => warn!(%error, "connection not named"),
@@ -112,17 +117,17 @@ async fn accept_all(
     }
 }
 
-async fn name(stream: UnixStream, clients: Arc<[Client]>, permit: OwnedSemaphorePermit) -> io::Result<Connection> {
+async fn name(stream: UnixStream, host: Arc<Host>, slot: Slot) -> io::Result<Connection> {
     let credentials = stream.peer_cred()?;
     let peer = Peer {
         uid: credentials.uid(),
         gid: credentials.gid(),
     };
-    let principal = tokio::task::spawn_blocking(move || principal::find(&clients, peer)).await?;
+    let named = tokio::task::spawn_blocking(move || host.clients.name(peer)).await?;
     Ok(Connection {
         stream,
-        info: ConnectionInfo { peer, principal },
-        _permit: permit,
+        named,
+        _slot: slot,
     })
 }
 
@@ -148,10 +153,10 @@ fn remove_stale(path: &Path) -> io::Result<()> {
 }
 
 impl Connected for Connection {
-    type ConnectInfo = ConnectionInfo;
+    type ConnectInfo = Arc<Named>;
 
-    fn connect_info(&self) -> ConnectionInfo {
-        self.info.clone()
+    fn connect_info(&self) -> Arc<Named> {
+        Arc::clone(&self.named)
     }
 }
 

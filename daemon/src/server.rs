@@ -1,25 +1,28 @@
 //! The gRPC server: every service behind one check of who is there, and bounds on what a connection may cost.
 
-use std::sync::Arc;
+use std::sync::{Arc, RwLock};
 use std::time::Duration;
 
 use brig_proto::sizes::{MESSAGE_MAX, SPEC_MAX};
 use brig_proto::v1;
 use brig_proto::v1::executions_server::ExecutionsServer;
 use tokio::net::UnixListener;
+use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 use tonic::service::interceptor::InterceptedService;
 use tonic::transport::Server;
 use tonic::{Request, Status};
+use tonic_health::server::HealthReporter;
 use tracing::{error, info, warn};
 
 use crate::artifacts::Spool;
+use crate::clients::{Clients, Named};
 use crate::config::Config;
 use crate::executions::ExecutionsService;
 use crate::host::{Host, HostService};
 use crate::jailer::Jailer;
 use crate::ledger::Ledger;
-use crate::listener::{ConnectionInfo, connections};
+use crate::listener::connections;
 use crate::options::StartError;
 use crate::principal::Principal;
 use crate::run::execution::StopCause;
@@ -27,6 +30,7 @@ use crate::run::log::Held;
 use crate::run::queue::Queue;
 use crate::run::registry::{KEPT_HELD, Registry};
 use crate::run::store::Store;
+use crate::slots::Slots;
 use crate::status::Problem;
 use crate::unbuilt::Unbuilt;
 
@@ -46,6 +50,10 @@ const SPOOL_BYTES: u64 = 8 * 1024 * 1024 * 1024;
 const ANSWER_MAX: usize = 4 * MESSAGE_MAX;
 /// How long jails that were told to end may take.
 const TEARDOWN: Duration = Duration::from_secs(15);
+/// How long clients may take to read what is theirs when the daemon ends.
+const GOODBYE: Duration = Duration::from_secs(2);
+/// What else the end of the daemon may take: the ledger's last sync, and a private jailer's end.
+const SPARE: Duration = Duration::from_secs(10);
 
 /// Opens what the daemon keeps, and joins it with the jailer.
 pub fn open(config: &Config, jailer: Jailer) -> Result<Arc<Host>, StartError> {
@@ -66,6 +74,9 @@ pub fn open(config: &Config, jailer: Jailer) -> Result<Arc<Host>, StartError> {
         spool: Spool::new(&spool, SPOOL_BYTES, files),
         store,
         queue: Queue::new(&config.limits),
+        clients: Clients::new(config.clients.clone()),
+        connections: Slots::new(config.limits.connections),
+        config: RwLock::new(Arc::new(config.clone())),
         // Where there are few descriptors, what is kept leaves half of the spool to what runs.
         registry: Registry::new(Held {
             files: KEPT_HELD.files.min(files / 2),
@@ -82,51 +93,32 @@ fn descriptors() -> u64 {
     limit.current.unwrap_or(u64::MAX)
 }
 
+/// How long a daemon that was told to stop may take.
+pub fn stop_takes(config: &Config) -> Duration {
+    config.limits.drain.duration() + TEARDOWN + GOODBYE + SPARE
+}
+
 /// Serves clients until `shutdown` is cancelled or the jailer is gone, then ends in good order.
 ///
-/// Running executions have `limits.drain` to end; what is left then is cancelled. Jails are waited for.
-///
 /// Errors: the jailer went away, or serving failed.
-pub async fn run(
-    listener: UnixListener,
-    config: &Config,
-    host: Arc<Host>,
-    shutdown: CancellationToken,
-) -> Result<(), StartError> {
+pub async fn run(listener: UnixListener, host: Arc<Host>, shutdown: CancellationToken) -> Result<(), StartError> {
     let stop = CancellationToken::new();
-    let incoming = connections(
-        listener,
-        config.clients.clone(),
-        config.limits.connections,
-        stop.clone(),
-    );
-    let routes = router(&host).await?;
+    let incoming = connections(listener, Arc::clone(&host), stop.clone());
+    let (routes, health) = router(&host).await?;
     let serving = tokio::spawn(routes.serve_with_incoming_shutdown(incoming, stop.clone().cancelled_owned()));
-    info!(socket = %config.socket.display(), "daemon serving");
+    info!(socket = %host.config().socket.display(), "daemon serving");
     let jailer_gone = tokio::select! {
         () = shutdown.cancelled() => false,
         () = host.jailer.gone() => true,
     };
     info!(jailer_gone, "daemon stopping");
     host.draining.cancel();
-    host.tasks.close();
-    let drain = config.limits.drain.duration();
-    if tokio::time::timeout(drain, host.tasks.wait()).await.is_err() {
-        host.registry
-            .living()
-            .iter()
-            .for_each(|execution| execution.stop.tell(StopCause::Shutdown));
-        if tokio::time::timeout(TEARDOWN, host.tasks.wait()).await.is_err() {
-            warn!(left = host.tasks.len(), "sessions not confirmed closed");
-        }
-    }
+    health.set_not_serving::<ExecutionsServer<ExecutionsService>>().await;
+    drain(&host).await;
+    // One-shot sessions are closed by now. Whatever is to outlive this process is handed over to the jailer here
+    // (`Request::Handover`), as long as its connection is held.
     stop.cancel();
-    // Connections end when their streams do; a client that does not read must not hold the daemon.
-    match tokio::time::timeout(KEEP_ALIVE / 10, serving).await {
-        Ok(Ok(Err(error))) => error!(%error, "server failed"),
-        Ok(Err(error)) => error!(%error, "server failed"),
-        Ok(Ok(Ok(()))) | Err(_) => {}
-    }
+    say_goodbye(serving).await;
     if let Err(error) = host.ledger.clone().close().await {
         error!(%error, "ledger close failed");
     }
@@ -136,6 +128,36 @@ pub async fn run(
         ))
     } else {
         Ok(())
+    }
+}
+
+/// Waits for the executions that run. Those that have not ended within `limits.drain` are stopped, and lost; their jails
+/// are waited for.
+async fn drain(host: &Host) {
+    host.tasks.close();
+    let patience = host.config().limits.drain.duration();
+    if tokio::time::timeout(patience, host.tasks.wait()).await.is_ok() {
+        return;
+    }
+    let left = host.registry.living();
+    warn!(
+        count = left.len(),
+        drain_ms = patience.as_millis(),
+        "executions not ended in time"
+    );
+    left.iter()
+        .for_each(|execution| execution.stop.tell(StopCause::Shutdown));
+    if tokio::time::timeout(TEARDOWN, host.tasks.wait()).await.is_err() {
+        warn!(left = host.tasks.len(), "sessions not confirmed closed");
+    }
+}
+
+/// Connections end when their streams do; a client that does not read must not hold the daemon.
+async fn say_goodbye(serving: JoinHandle<Result<(), tonic::transport::Error>>) {
+    match tokio::time::timeout(GOODBYE, serving).await {
+        Ok(Ok(Err(error))) => error!(%error, "server failed"),
+        Ok(Err(error)) => error!(%error, "server failed"),
+        Ok(Ok(Ok(()))) | Err(_) => {}
     }
 }
 
@@ -150,18 +172,18 @@ pub fn principal<T>(request: &Request<T>) -> Arc<Principal> {
 
 /// Lets only those pass that the configuration names.
 fn known(mut request: Request<()>) -> Result<Request<()>, Status> {
-    let info = request.extensions().get::<ConnectionInfo>().cloned();
-    let Some(info) = info else {
+    let named = request.extensions().get::<Arc<Named>>().cloned();
+    let Some(named) = named else {
         return Err(Status::unauthenticated("the connection has no credentials"));
     };
-    let principal = info.principal.ok_or(Problem::Stranger(info.peer))?;
+    let principal = named.principal().ok_or(Problem::Stranger(named.peer))?;
     request.extensions_mut().insert(principal);
     Ok(request)
 }
 
 type Router = tonic::transport::server::Router;
 
-async fn router(host: &Arc<Host>) -> Result<Router, StartError> {
+async fn router(host: &Arc<Host>) -> Result<(Router, HealthReporter), StartError> {
     let (health, health_service) = tonic_health::server::health_reporter();
     health.set_serving::<ExecutionsServer<ExecutionsService>>().await;
     let reflection = tonic_reflection::server::Builder::configure()
@@ -178,7 +200,7 @@ async fn router(host: &Arc<Host>) -> Result<Router, StartError> {
             InterceptedService::new(server.max_encoding_message_size(MESSAGE_MAX), known)
         }};
     }
-    Ok(builder()
+    let routes = builder()
         .add_service(health_service)
         .add_service(reflection)
         .add_service(InterceptedService::new(executions, known))
@@ -190,7 +212,8 @@ async fn router(host: &Arc<Host>) -> Result<Router, StartError> {
         .add_service(service!(files_server::FilesServer, Unbuilt))
         .add_service(service!(artifacts_server::ArtifactsServer, Unbuilt))
         .add_service(service!(packages_server::PackagesServer, Unbuilt))
-        .add_service(service!(ledger_server::LedgerServer, Unbuilt)))
+        .add_service(service!(ledger_server::LedgerServer, Unbuilt));
+    Ok((routes, health))
 }
 
 fn builder() -> Server {

@@ -11,8 +11,20 @@ use nix::unistd::Uid;
 use rustix::io::FdFlags;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 
+use crate::config::Config;
 use crate::options::{Options, StartError};
 use crate::privileges::Identity;
+
+/// What the service manager has for brigd alone.
+const MANAGER: [&str; 7] = [
+    "NOTIFY_SOCKET",
+    "WATCHDOG_USEC",
+    "WATCHDOG_PID",
+    "LISTEN_PID",
+    "LISTEN_FDS",
+    "LISTEN_FDNAMES",
+    "LISTEN_PIDFDID",
+];
 
 /// The places where brig-jailer, brig-init and brig-files are installed if they don't lie beside brigd.
 const INSTALLED: &str = "/usr/lib/brig";
@@ -27,7 +39,7 @@ impl PrivateJailer {
     /// Starts the jailer and gives the socket to talk to it.
     ///
     /// The jailer ends by itself when the socket is closed.
-    pub fn start(options: &Options, policies: &[PathBuf], images: &Path) -> Result<(Self, OwnedFd), StartError> {
+    pub fn start(options: &Options, config: &Config) -> Result<(Self, OwnedFd), StartError> {
         if !Uid::effective().is_root() {
             return Err(StartError::NotPermitted(
                 "a private daemon makes its own jails and must be started by root; \
@@ -44,10 +56,15 @@ impl PrivateJailer {
         let program = programs.join("brig-jailer");
         let mut command = Command::new(&program);
         command.arg("--fd").arg(theirs.as_raw_fd().to_string());
-        for directory in policies {
+        for directory in &config.policies {
             command.arg("--policies").arg(directory);
         }
-        command.arg("--images").arg(images).arg("--programs").arg(&programs);
+        command.arg("--images").arg(&config.images);
+        command.arg("--programs").arg(&programs);
+        command.arg("--log").arg(config.log.to_string());
+        for name in MANAGER {
+            command.env_remove(name);
+        }
         if let Some(kernel) = &options.kernel {
             command.arg("--kernel").arg(kernel);
         }

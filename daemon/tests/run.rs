@@ -580,7 +580,7 @@ async fn quantities_above_the_maximum_are_clamped_and_told() {
 }
 
 #[tokio::test]
-async fn a_daemon_that_is_told_to_stop_ends_what_runs_and_refuses_what_is_new() {
+async fn a_daemon_that_is_told_to_stop_loses_what_does_not_end_in_time_and_refuses_what_is_new() {
     let Some(daemon) = daemon(Behaviour::Works, 1).await else {
         return;
     };
@@ -592,7 +592,7 @@ async fn a_daemon_that_is_told_to_stop_ends_what_runs_and_refuses_what_is_new() 
     let events = drain(stream).await;
     assert_eq!(
         (result(&events).status(), cause(result(&events))),
-        (ExecutionStatus::Cancelled, CauseKind::SessionClosed)
+        (ExecutionStatus::Lost, CauseKind::Internal)
     );
     daemon.served.await.unwrap().unwrap();
     assert_eq!(daemon.jailer.jails.load(Ordering::SeqCst), 0);

@@ -196,24 +196,20 @@ fn stopped(facts: &Facts<'_>) -> (Status, Option<Cause>) {
         }
         Some(StopCause::Cancel) => cancelled(CauseKind::Cancel, "somebody asked for its end"),
         Some(StopCause::ClientGone) => cancelled(CauseKind::ClientGone, "the caller went away"),
-        Some(StopCause::Shutdown) => cancelled(CauseKind::SessionClosed, "the daemon was told to stop"),
+        Some(StopCause::Shutdown) => lost("brigd was told to stop, and the code did not end in the time that was left"),
         None => lost("the jail was closed, and nobody here asked for it"),
     }
 }
 
 /// What an execution that was stopped before it started ended as.
 pub fn stopped_early(stop: StopCause) -> Conclusion {
-    let (kind, message) = match stop {
-        StopCause::ClientGone => (CauseKind::ClientGone, "the caller went away before the code started"),
-        StopCause::Shutdown => (
-            CauseKind::SessionClosed,
-            "the daemon was told to stop before the code started",
-        ),
+    let (status, cause) = match stop {
+        StopCause::ClientGone => cancelled(CauseKind::ClientGone, "the caller went away before the code started"),
+        StopCause::Shutdown => lost("brigd was told to stop before the code started"),
         StopCause::Cancel | StopCause::WallTime | StopCause::Output => {
-            (CauseKind::Cancel, "somebody asked for its end before the code started")
+            cancelled(CauseKind::Cancel, "somebody asked for its end before the code started")
         }
     };
-    let (status, cause) = cancelled(kind, message);
     Conclusion {
         status,
         cause,

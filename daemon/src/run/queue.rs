@@ -1,27 +1,27 @@
 //! Who may run, and who waits: first come, first served, within the limits of the configuration.
 
 use std::collections::VecDeque;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use brig_proto::v1::ExecutionState;
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use crate::config::Limits;
 use crate::run::log::Log;
+use crate::slots::{Slot, Slots};
 use crate::status::Problem;
 
 /// The places of executions.
 #[derive(Debug)]
 pub struct Queue {
-    slots: Arc<Semaphore>,
-    running_max: usize,
-    waiting_max: usize,
+    slots: Arc<Slots>,
+    waiting_max: AtomicUsize,
     waiting: Mutex<VecDeque<Arc<Log>>>,
 }
 
 /// A place to run; it is free again when this is dropped, which is when the jail is gone.
 #[derive(Debug)]
-pub struct Permit(#[expect(dead_code, reason = "held for its drop")] OwnedSemaphorePermit);
+pub struct Permit(#[expect(dead_code, reason = "held for its drop")] Slot);
 
 /// What an execution got.
 #[derive(Debug)]
@@ -41,23 +41,28 @@ impl Queue {
     /// Makes an empty queue.
     pub fn new(limits: &Limits) -> Arc<Self> {
         Arc::new(Self {
-            slots: Arc::new(Semaphore::new(limits.running)),
-            running_max: limits.running,
-            waiting_max: limits.queue,
+            slots: Slots::new(limits.running),
+            waiting_max: AtomicUsize::new(limits.queue),
             waiting: Mutex::new(VecDeque::new()),
         })
+    }
+
+    /// Takes other limits. What runs and what waits stays.
+    pub fn resize(&self, limits: &Limits) {
+        self.slots.resize(limits.running);
+        self.waiting_max.store(limits.queue, Ordering::Relaxed);
     }
 
     /// Takes a place for an execution and tells its log which.
     pub fn enter(self: &Arc<Self>, log: &Arc<Log>) -> Result<Place, Problem> {
         let mut waiting = self.lock();
         if waiting.is_empty()
-            && let Ok(permit) = Arc::clone(&self.slots).try_acquire_owned()
+            && let Some(slot) = self.slots.try_take()
         {
             log.place(ExecutionState::Running, 0);
-            return Ok(Place::Now(Permit(permit)));
+            return Ok(Place::Now(Permit(slot)));
         }
-        if waiting.len() >= self.waiting_max {
+        if waiting.len() >= self.waiting_max.load(Ordering::Relaxed) {
             return Err(Problem::QueueFull(waiting.len()));
         }
         waiting.push_back(Arc::clone(log));
@@ -70,7 +75,7 @@ impl Queue {
 
     /// How many run, and how many wait.
     pub fn load(&self) -> (usize, usize) {
-        (self.running_max - self.slots.available_permits(), self.lock().len())
+        (self.slots.taken(), self.lock().len())
     }
 
     fn leave(&self, log: &Arc<Log>) {
@@ -89,12 +94,9 @@ impl Queue {
 impl Ticket {
     /// Waits for a place to run. Dropping the call gives the place in the queue up.
     pub async fn wait(self) -> Permit {
-        let permit = Arc::clone(&self.queue.slots)
-            .acquire_owned()
-            .await
-            .expect("the semaphore is never closed");
+        let slot = self.queue.slots.take().await;
         self.log.place(ExecutionState::Running, 0);
-        Permit(permit)
+        Permit(slot)
     }
 }
 
@@ -111,7 +113,6 @@ fn position(position: usize) -> u32 {
 #[cfg(test)]
 mod tests {
     use brig_jailer::ids::Id;
-    use brig_jailer::units::Span;
 
     use crate::output::Output;
 
@@ -126,8 +127,7 @@ mod tests {
         Queue::new(&Limits {
             running,
             queue,
-            connections: 1,
-            drain: Span::from_millis(1),
+            ..Limits::default()
         })
     }
 

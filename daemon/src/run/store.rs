@@ -1,7 +1,7 @@
 //! The policies and templates that requests name.
 
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::time::SystemTime;
 
 use brig_jailer::policy::{LoadError, Policy, PolicySet, Trust};
@@ -14,7 +14,7 @@ use crate::status::FieldProblem;
 /// What there is to run with.
 #[derive(Debug)]
 pub struct Store {
-    policies: PolicySet,
+    policies: RwLock<Arc<PolicySet>>,
     images: PathBuf,
     /// What was read last, and when the store's directory was changed then: a new build replaces an entry of it.
     templates: Mutex<Option<(SystemTime, TemplateList)>>,
@@ -29,10 +29,23 @@ impl Store {
     pub fn load(config: &Config) -> Result<Self, LoadError> {
         let policies = PolicySet::load(&config.policies, Trust::RootOwned)?;
         Ok(Self {
-            policies,
+            policies: RwLock::new(Arc::new(policies)),
             images: config.images.clone(),
             templates: Mutex::new(None),
         })
+    }
+
+    /// Takes other policies and templates. Who has found a policy keeps it.
+    pub fn replace(&self, policies: PolicySet, templates: Templates) {
+        *self.policies.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(policies);
+        let mut known = self.templates.lock().unwrap_or_else(PoisonError::into_inner);
+        *known = known
+            .take()
+            .map(|(changed, _)| (changed, TemplateList(Arc::new(templates))));
+    }
+
+    fn policies(&self) -> Arc<PolicySet> {
+        Arc::clone(&self.policies.read().unwrap_or_else(PoisonError::into_inner))
     }
 
     /// Finds a policy by `name` or `name@hash`, where the hash may be cut to 12 digits.
@@ -45,7 +58,8 @@ impl Store {
         let (name, hash) = wanted
             .split_once('@')
             .map_or((wanted, None), |(name, hash)| (name, Some(hash)));
-        let policy = self.policies.get(name).map_err(|error| unknown(error.to_string()))?;
+        let policies = self.policies();
+        let policy = policies.get(name).map_err(|error| unknown(error.to_string()))?;
         match hash {
             Some(hash) if hash != policy.hash && hash != policy.short_hash() => {
                 Err(unknown(format!("{name} is {} now", policy.id())))
@@ -56,7 +70,7 @@ impl Store {
 
     /// The ids of all policies, by name.
     pub fn policy_ids(&self) -> Vec<String> {
-        self.policies.iter().map(Policy::id).collect()
+        self.policies().iter().map(Policy::id).collect()
     }
 
     /// Reads the current templates, if they changed.

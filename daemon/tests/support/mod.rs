@@ -56,6 +56,7 @@ pub(crate) async fn daemon(behaviour: Behaviour, running: usize) -> Option<Daemo
             queue: 2,
             connections: 8,
             drain: Span::from_millis(500),
+            ..Limits::default()
         },
         ..Config::default()
     };
@@ -64,8 +65,8 @@ pub(crate) async fn daemon(behaviour: Behaviour, running: usize) -> Option<Daemo
     let listener = listener::bind(&config).unwrap();
     let shutdown = CancellationToken::new();
     let served = tokio::spawn({
-        let (config, shutdown) = (config.clone(), shutdown.clone());
-        async move { server::run(listener, &config, host, shutdown).await }
+        let shutdown = shutdown.clone();
+        async move { server::run(listener, host, shutdown).await }
     });
     Some(Daemon {
         directory,

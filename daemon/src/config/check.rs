@@ -1,0 +1,117 @@
+//! What the values of the configuration must be, beyond their types.
+//!
+//! Each problem is a line of its own that names the key, its value, and what would be accepted.
+
+use std::path::Path;
+
+use nix::unistd::Group;
+
+use super::{Client, Config};
+
+/// The longest path of a socket, in bytes. Source: unix(7), `sun_path` with its NUL.
+const SOCKET_PATH_MAX: usize = 107;
+/// The longest drain, in milliseconds.
+const DRAIN_MAX_MS: u64 = 3_600_000;
+
+impl Config {
+    /// Checks what can be checked without looking at the host.
+    pub(super) fn check(&self) -> Result<(), String> {
+        let limits = &self.limits;
+        let mut problems: Vec<String> = [
+            range("limits.running", limits.running, 10_000),
+            range("limits.queue", limits.queue, 100_000),
+            range("limits.sessions", limits.sessions, 10_000),
+            range("limits.connections", limits.connections, 100_000),
+            socket("socket", &self.socket),
+            socket("jailer_socket", &self.jailer_socket),
+            absolute("state", &self.state),
+            absolute("images", &self.images),
+        ]
+        .into_iter()
+        .flatten()
+        .collect();
+        if limits.drain.millis() > DRAIN_MAX_MS {
+            problems.push(format!("limits.drain: {} is not in 0 to 1h", limits.drain));
+        }
+        if self.policies.is_empty() {
+            problems.push("policies: names no directory; at least one is needed".to_owned());
+        }
+        problems.extend(self.policies.iter().filter_map(|folder| absolute("policies", folder)));
+        for (index, client) in self.clients.iter().enumerate() {
+            problems.extend(client.problem().map(|problem| format!("client[{index}]{problem}")));
+        }
+        joined(problems)
+    }
+
+    /// Checks the names of groups, which are the host's.
+    ///
+    /// Asks the host's databases, which can block. The shipped entries for clients may name groups that are not there:
+    /// nobody is in them.
+    pub fn check_host(&self) -> Result<(), String> {
+        let mut problems = Vec::new();
+        if !self.socket_group.is_empty() {
+            problems.extend(group("socket_group", &self.socket_group, "empty for the daemon's own"));
+        }
+        if self.clients != Self::default().clients {
+            for (index, client) in self.clients.iter().enumerate() {
+                if let Some(name) = &client.group {
+                    problems.extend(group(&format!("client[{index}].group"), name, "uid instead"));
+                }
+            }
+        }
+        joined(problems)
+    }
+}
+
+impl Client {
+    fn problem(&self) -> Option<String> {
+        match (self.uid, &self.group) {
+            (Some(uid), Some(group)) => Some(format!(": both uid = {uid} and group = {group:?}; give one of them")),
+            (None, None) => Some(": neither uid nor group; give one of them".to_owned()),
+            _ if self.tenant.is_empty() => Some(".tenant: must not be empty; left out it is \"default\"".to_owned()),
+            _ if self.class.is_empty() => Some(".class: must not be empty; left out it is \"default\"".to_owned()),
+            _ if self.roles.is_empty() => {
+                Some(".roles: names none of runner, reviewer, auditor, operator; leave the entry out".to_owned())
+            }
+            _ => None,
+        }
+    }
+}
+
+fn joined(problems: Vec<String>) -> Result<(), String> {
+    if problems.is_empty() {
+        Ok(())
+    } else {
+        Err(problems.join("\n"))
+    }
+}
+
+fn range(key: &str, value: usize, max: usize) -> Option<String> {
+    let good = (1..=max).contains(&value);
+    (!good).then(|| format!("{key}: {value} is not in 1 to {max}"))
+}
+
+fn absolute(key: &str, path: &Path) -> Option<String> {
+    let problem = || format!("{key}: {:?} is not an absolute path", path.display().to_string());
+    (!path.is_absolute()).then(problem)
+}
+
+fn socket(key: &str, path: &Path) -> Option<String> {
+    // It is made under another name first.
+    let length = path.as_os_str().len().max(path.with_extension("new").as_os_str().len());
+    let long = || {
+        let path = path.display();
+        format!("{key}: {path} is too long: a socket and its draft .new may have {SOCKET_PATH_MAX} bytes, not {length}")
+    };
+    absolute(key, path).or_else(|| (length > SOCKET_PATH_MAX).then(long))
+}
+
+fn group(key: &str, name: &str, or: &str) -> Option<String> {
+    match Group::from_name(name) {
+        Ok(Some(_)) => None,
+        Ok(None) => Some(format!(
+            "{key}: there is no group {name:?} on this host; name one of getent group, or {or}"
+        )),
+        Err(errno) => Some(format!("{key}: the group {name:?} can't be looked up: {errno}")),
+    }
+}

@@ -1,0 +1,151 @@
+use super::*;
+
+#[test]
+fn an_empty_file_is_the_default() {
+    assert_eq!(Config::parse(""), Ok(Config::default()));
+}
+
+#[test]
+fn the_printed_default_reads_back_as_the_default() {
+    let printed = toml::to_string(&Config::default()).unwrap();
+    assert_eq!(Config::parse(&printed), Ok(Config::default()));
+}
+
+#[test]
+fn the_shipped_file_is_the_default_explained() {
+    let shipped = include_str!("../../../systemd/brigd.toml");
+    assert_eq!(Config::parse(shipped), Ok(Config::default()));
+    let printed: toml::Table = toml::to_string(&Config::default()).unwrap().parse().unwrap();
+    let shipped: toml::Table = shipped.parse().unwrap();
+    assert_eq!(keys(&shipped), keys(&printed));
+}
+
+/// All keys with those of the tables below them; of a list of tables, those of any.
+fn keys(table: &toml::Table) -> BTreeSet<String> {
+    let mut found = BTreeSet::new();
+    for (key, value) in table {
+        found.insert(key.clone());
+        let below = match value {
+            toml::Value::Table(table) => keys(table),
+            toml::Value::Array(list) => list.iter().filter_map(toml::Value::as_table).flat_map(keys).collect(),
+            _ => BTreeSet::new(),
+        };
+        found.extend(below.into_iter().map(|below| format!("{key}.{below}")));
+    }
+    found
+}
+
+#[test]
+fn root_and_the_admin_group_may_do_everything_and_the_client_group_may_run() {
+    let shipped: Vec<_> = Config::default()
+        .clients
+        .iter()
+        .map(|c| (c.uid, c.group.clone(), c.roles.len()))
+        .collect();
+    let expected = vec![
+        (Some(0), None, 4),
+        (None, Some("brig-admin".to_owned()), 4),
+        (None, Some("brig-clients".to_owned()), 1),
+    ];
+    assert_eq!(shipped, expected);
+}
+
+#[test]
+fn unknown_keys_are_errors_at_every_level() {
+    for text in [
+        "sokcet = \"/x\"",
+        "[limits]\nruning = 1",
+        "[[client]]\nuid = 0\nrole = []",
+    ] {
+        assert!(Config::parse(text).unwrap_err().contains("unknown field"), "{text}");
+    }
+}
+
+#[test]
+fn a_value_that_is_not_accepted_is_named_with_its_key_and_what_would_be() {
+    let long = format!("/{}", "x".repeat(120));
+    for (text, expected) in [
+        ("[limits]\nqueue = 0", "limits.queue: 0 is not in 1 to 100000"),
+        (
+            "[limits]\nsessions = 10001",
+            "limits.sessions: 10001 is not in 1 to 10000",
+        ),
+        ("[limits]\ndrain = \"2h\"", "limits.drain: 2h is not in 0 to 1h"),
+        (
+            "[[client]]\ntenant = \"a\"",
+            "client[0]: neither uid nor group; give one of them",
+        ),
+        (
+            "[[client]]\nuid = 1\ngroup = \"a\"",
+            "client[0]: both uid = 1 and group = \"a\"; give one of them",
+        ),
+        ("state = \"var\"", "state: \"var\" is not an absolute path"),
+        ("policies = []", "policies: names no directory; at least one is needed"),
+    ] {
+        assert_eq!(Config::parse(text), Err(expected.to_owned()), "{text}");
+    }
+    let error = Config::parse(&format!("socket = \"{long}\"")).unwrap_err();
+    assert!(
+        error.starts_with("socket: /xxx") && error.contains("107 bytes, not 125"),
+        "{error}"
+    );
+}
+
+#[test]
+fn a_value_of_another_type_is_shown_with_its_line_and_what_is_accepted() {
+    for (text, parts) in [
+        ("socket_mode = \"rw\"", ["socket_mode = \"rw\"", "octal number"]),
+        (
+            "log = \"syslog\"",
+            ["log = \"syslog\"", "`auto`, `text`, `json`, `journal`"],
+        ),
+        (
+            "[[client]]\nuid = 0\nroles = [\"root\"]",
+            ["roles = [\"root\"]", "`runner`, `reviewer`, `auditor`, `operator`"],
+        ),
+        ("[limits]\ndrain = \"soon\"", ["drain = \"soon\"", "a span of time"]),
+    ] {
+        let error = Config::parse(text).unwrap_err();
+        for part in parts {
+            assert!(error.contains(part), "{part} in {error}");
+        }
+    }
+}
+
+#[test]
+fn all_problems_are_told_at_once() {
+    let error = Config::parse("state = \"var\"\n[limits]\nqueue = 0\nrunning = 0").unwrap_err();
+    assert_eq!(error.lines().count(), 3, "{error}");
+}
+
+#[test]
+fn a_group_that_the_host_lacks_is_named() {
+    let error = Config::parse("socket_group = \"no-such-group\"\n[[client]]\ngroup = \"nor-this\"")
+        .unwrap()
+        .check_host()
+        .unwrap_err();
+    let lines: Vec<_> = error.lines().collect();
+    assert!(
+        lines[0].starts_with("socket_group: there is no group \"no-such-group\""),
+        "{error}"
+    );
+    assert!(
+        lines[1].starts_with("client[0].group: there is no group \"nor-this\""),
+        "{error}"
+    );
+    let shipped = Config {
+        socket_group: String::new(),
+        ..Config::default()
+    };
+    assert_eq!(shipped.check_host(), Ok(()));
+}
+
+#[test]
+fn standalone_keeps_everything_in_its_directory() {
+    let options = <Options as clap::Parser>::parse_from(["brigd", "--standalone", "/x", "--images", "/i"]);
+    let config = Config::load(&options).unwrap();
+    assert_eq!(config.socket, Path::new("/x/brigd.sock"));
+    assert_eq!(config.ledger(), Path::new("/x/ledger.db"));
+    assert_eq!(config.spool(), Path::new("/x/spool"));
+    assert_eq!(config.images, Path::new("/i"));
+}
