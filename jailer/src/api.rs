@@ -36,8 +36,24 @@ pub enum Request {
     Make(Make),
     /// Starts a program in a jail.
     Spawn(Spawn),
-    /// Sends a signal to the main process of an execution.
-    Signal { session: Id, execution: Id, signal: i32 },
+    /// Sends a signal to the main process of an execution, or to its process group.
+    Signal {
+        session: Id,
+        execution: Id,
+        signal: i32,
+        group: bool,
+    },
+    /// Begins a new part of an execution that goes on: `Lapped` says what was used in the last one; the time limit is
+    /// set anew.
+    Lap {
+        session: Id,
+        execution: Id,
+        /// Wall time of the new part, in milliseconds; absent where the program waits for work.
+        timeout_ms: Option<u64>,
+    },
+    /// Stops all programs of a session and their clocks, or lets them go on; `Paused` follows. Its file helper works on,
+    /// and its age grows.
+    Pause { session: Id, paused: bool },
     /// Kills all processes of an execution; `Ended` follows.
     Kill { session: Id, execution: Id },
     /// Closes the jailer's copy of a descriptor to a program of a held session, so that the program sees its end once
@@ -114,6 +130,8 @@ pub struct Spawn {
     pub stdin: bool,
     /// Whether stderr goes to the same pipe as stdout.
     pub merge_stderr: bool,
+    /// A terminal in place of pipes for stdin, stdout and stderr.
+    pub terminal: Option<Terminal>,
     /// Wall time after which the jailer kills the execution, in milliseconds.
     pub timeout_ms: u64,
     /// CPU time of all its processes together after which the jailer kills it, in milliseconds.
@@ -130,11 +148,20 @@ pub enum Input {
     Request,
 }
 
+/// Size of a terminal, in characters.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Terminal {
+    pub columns: u16,
+    pub rows: u16,
+}
+
 /// What is started.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Work {
     /// The template's interpreter with the driver that takes code by descriptor (see rootfs/kernel/README.md).
     Kernel,
+    /// The same driver, for many executions one after another; its wall time is bounded by [`Request::Lap`].
+    Context,
     /// Any program of the jail. The first element is looked up in the template's PATH if it has no slash.
     Command {
         argv: Vec<Vec<u8>>,
@@ -187,6 +214,16 @@ pub enum Event {
         execution: Id,
         end: End,
     },
+    /// The last part of an execution is over.
+    Lapped {
+        session: Id,
+        execution: Id,
+        lap: Lap,
+    },
+    Paused {
+        session: Id,
+        paused: bool,
+    },
     /// Nothing of the session is left: pid 1 reaped, cgroup empty and removed.
     Closed {
         session: Id,
@@ -197,11 +234,14 @@ pub enum Event {
 
 /// Which descriptors come with `Spawned` and `HeldExecution`, in this order, as far as present.
 ///
-/// First the far ends of pipes: stdin, stdout, stderr, the kernel's request pipe, its frame pipe. Then empty memory
+/// First the terminal, or the far ends of pipes: stdin, stdout, stderr, the kernel's request pipe, its frame pipe. Then
+/// empty memory
 /// files in which `brigd` keeps what it read, so that it is there for the next `brigd`: one for stdout, one for stderr,
 /// one for the kernel's frames, and one for the journal of the execution. The jailer never reads them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Streams {
+    /// What is read from it is kept in the file of stdout.
+    pub terminal: bool,
     pub stdin: bool,
     pub stdout: bool,
     pub stderr: bool,
@@ -223,6 +263,7 @@ pub struct Held {
     pub enforced: Enforced,
     /// Time since it was made, in milliseconds.
     pub age_ms: u64,
+    pub paused: bool,
 }
 
 /// An execution of a held session.
@@ -235,6 +276,8 @@ pub struct HeldExecution {
     pub streams: Streams,
     /// Time since the program was started, in milliseconds.
     pub age_ms: u64,
+    /// Wall time that it still has, in milliseconds; absent where there is no limit.
+    pub left_ms: Option<u64>,
     /// How it ended, if it did.
     pub end: Option<End>,
 }
@@ -262,6 +305,16 @@ pub struct End {
     pub exit: Exit,
     /// What ended it, when it was not the program itself; the first cause wins.
     pub cause: Option<Cause>,
+    pub usage: Usage,
+    /// Processes killed for memory.
+    pub oom_kills: u64,
+    /// Forks refused because the limit of processes was reached.
+    pub pids_refused: u64,
+}
+
+/// What a part of an execution used.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Lap {
     pub usage: Usage,
     /// Processes killed for memory.
     pub oom_kills: u64,

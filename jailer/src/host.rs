@@ -10,6 +10,7 @@
 mod birth;
 mod blueprint;
 mod client;
+mod clock;
 mod disks;
 mod doctor;
 mod events;

@@ -110,8 +110,8 @@ pub enum ToInit {
     Plan(Box<Plan>),
     /// Starts a program. Descriptors: the leaf's version 2 directory, then its version 1 `tasks` files, if any.
     Spawn(Box<Program>),
-    /// Sends a signal to the main process of an execution.
-    Signal { execution: Id, signal: i32 },
+    /// Sends a signal to the main process of an execution, or to its process group.
+    Signal { execution: Id, signal: i32, group: bool },
     /// Starts a file helper in place of the last one, which is dead. Descriptors: as with the plan.
     Files,
 }
@@ -126,6 +126,8 @@ pub struct Program {
     pub directory: Vec<u8>,
     pub stdin: bool,
     pub merge_stderr: bool,
+    /// Columns and rows of a terminal in place of pipes.
+    pub terminal: Option<(u16, u16)>,
     /// Whether descriptors 3 and 4 are pipes from and to the caller.
     pub kernel: bool,
 }
@@ -139,7 +141,7 @@ pub enum FromInit {
     Files,
     /// A step failed; the process ends.
     Failed(StepError),
-    /// The program runs. Descriptors: stdin, stdout, stderr, then the kernel's request pipe and frame pipe, as far as asked for.
+    /// The program runs. Descriptors: the terminal, or stdin, stdout, stderr, then the kernel's request pipe and frame pipe, as far as asked for.
     Spawned { execution: Id, pid: u32 },
     /// The program did not start.
     SpawnFailed { execution: Id, error: StepError },

@@ -115,12 +115,14 @@ fn signals_reach_the_main_process_alone() {
         session: id("s1"),
         execution: id("e1"),
         signal: 2,
+        group: false,
     });
     std::thread::sleep(Duration::from_millis(300));
     rig.send(&Request::Signal {
         session: id("s1"),
         execution: id("e1"),
         signal: 15,
+        group: false,
     });
     assert_eq!(rig.ended().exit, Exit::Signal(15));
     assert_eq!(support::read_all(stdout.into()), "caught\n");

@@ -51,7 +51,20 @@ pub struct Leaf {
     directory: OwnedFd,
     tasks: Vec<OwnedFd>,
     events: OwnedFd,
-    pids_refused_before: u64,
+    /// Where a lap began; what is told of the leaf is what came after it.
+    before: Counters,
+    /// The peak of memory since the lap began: version 2 counts it per open file.
+    peak: Option<OwnedFd>,
+}
+
+/// What only grows.
+#[derive(Debug, Clone, Copy, Default)]
+struct Counters {
+    cpu_us: u64,
+    oom_kills: u64,
+    pids_refused: u64,
+    /// Whether the peak of processes is that of an earlier lap.
+    processes: bool,
 }
 
 impl Cgroups {
@@ -238,14 +251,15 @@ impl SessionGroups {
                 .map(|folder| open_tasks(folder))
                 .collect::<Result<_, _>>()?,
             events: open_file(&folders[0].join("cgroup.events"))?,
-            pids_refused_before: 0,
+            before: Counters::default(),
+            peak: None,
             folders: folders.to_vec(),
         };
-        let pids_refused_before = leaf.pids_refused();
-        Ok(Leaf {
-            pids_refused_before,
-            ..leaf
-        })
+        let before = Counters {
+            pids_refused: leaf.pids_refused(),
+            ..Counters::default()
+        };
+        Ok(Leaf { before, ..leaf })
     }
 
     /// Kills everything of the session, pid 1 too. Nothing can fork its way out.
@@ -300,7 +314,36 @@ impl Leaf {
             Some(memory) => memory.join("memory.oom_control"),
             None => self.folders[0].join("memory.events"),
         };
-        read_keyed(&file, "oom_kill").unwrap_or(0)
+        let total = read_keyed(&file, "oom_kill").unwrap_or(0);
+        total.saturating_sub(self.before.oom_kills)
+    }
+
+    /// Begins a new lap: usage and counts are those since this call.
+    ///
+    /// Kernel: the peak of memory begins anew from 6.12 on (version 2); before, it is that of all laps. That of processes
+    /// is not told any more.
+    pub fn lap(&mut self) {
+        let total = Counters {
+            cpu_us: self.before.cpu_us + self.usage().cpu_us,
+            oom_kills: self.before.oom_kills + self.oom_kills(),
+            pids_refused: self.before.pids_refused + self.pids_refused(),
+            processes: true,
+        };
+        self.before = total;
+        match self.folders.get(1) {
+            // A group that can't be reset keeps its peak, which is no less than the lap's.
+            Some(memory) => drop(write_file(&memory.join("memory.max_usage_in_bytes"), "0")),
+            None => {
+                let peak = open(&self.folders[0].join("memory.peak"), OFlags::RDWR);
+                let reset = |peak: &OwnedFd| rustix::io::write(peak, b"0").is_ok();
+                self.peak = peak.ok().filter(reset);
+            }
+        }
+    }
+
+    /// Stops all processes of the leaf, or lets them go on.
+    pub fn freeze(&self, frozen: bool) -> Result<(), SysError> {
+        write_file(&self.folders[0].join("cgroup.freeze"), if frozen { "1" } else { "0" })
     }
 
     /// Forks refused since the leaf was made. The limit sits on the group above, whose counter is read.
@@ -308,22 +351,33 @@ impl Leaf {
         let leaf = self.folders.get(3).unwrap_or(&self.folders[0]);
         let count = |group: &Path| read_keyed(&group.join("pids.events"), "max").unwrap_or(0);
         let total = count(leaf).max(leaf.parent().map_or(0, count));
-        total.saturating_sub(self.pids_refused_before)
+        total.saturating_sub(self.before.pids_refused)
     }
 
     /// What the leaf's processes have used.
     pub fn usage(&self) -> Usage {
         let number = |path: PathBuf| read_file(&path).ok().and_then(|text| text.parse().ok()).unwrap_or(0);
-        let memory = match self.folders.get(1) {
+        let pids = self.folders.get(3).unwrap_or(&self.folders[0]).join("pids.peak");
+        let cpu_us = read_keyed(&self.folders[0].join("cpu.stat"), "usage_usec").unwrap_or(0);
+        Usage {
+            cpu_us: cpu_us.saturating_sub(self.before.cpu_us),
+            memory_peak_bytes: self.memory_peak(),
+            processes_peak: if self.before.processes { 0 } else { number(pids) },
+        }
+    }
+
+    fn memory_peak(&self) -> u64 {
+        let number = |text: &str| text.trim().parse().ok();
+        if let Some(peak) = &self.peak {
+            let mut text = [0; 32];
+            let length = rustix::io::pread(peak, &mut text, 0).unwrap_or(0);
+            return std::str::from_utf8(&text[..length]).ok().and_then(number).unwrap_or(0);
+        }
+        let file = match self.folders.get(1) {
             Some(memory) => memory.join("memory.max_usage_in_bytes"),
             None => self.folders[0].join("memory.peak"),
         };
-        let pids = self.folders.get(3).unwrap_or(&self.folders[0]).join("pids.peak");
-        Usage {
-            cpu_us: read_keyed(&self.folders[0].join("cpu.stat"), "usage_usec").unwrap_or(0),
-            memory_peak_bytes: number(memory),
-            processes_peak: number(pids),
-        }
+        read_file(&file).ok().as_deref().and_then(number).unwrap_or(0)
     }
 
     /// Removes the group; fails with `EBUSY` while a process is still leaving.

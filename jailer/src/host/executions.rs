@@ -5,10 +5,11 @@ use std::time::{Duration, Instant};
 
 use rustix::event::epoll::EventFlags;
 
+use super::clock::Clock;
 use super::events::{Source, Timer, Token};
 use super::held::{self, Ended, Kept, Told};
 use super::serve::Jailer;
-use super::session::{Phase, Remains};
+use super::session::{Phase, Remains, Session};
 use crate::api::{Cause, CloseReason, End, Event, Exit, MEMO_MAX, Refusal, Spawn, Streams, UNFORGOTTEN_MAX, Work};
 use crate::cgroup::Leaf;
 use crate::ids::Id;
@@ -18,29 +19,19 @@ use crate::step::{At, Step, StepError, SysError};
 
 /// How long pid 1 may take to tell the end of a program that was killed.
 const OVERDUE: Duration = Duration::from_secs(2);
-/// How soon a program's CPU time is looked at again, at the earliest.
-const CPU_LOOK: Duration = Duration::from_millis(1);
 /// The driver of a template's interpreter, see rootfs/kernel/README.md.
 const KERNEL: &str = "/usr/lib/brig/kernel.py";
 
 #[derive(Debug)]
 pub(super) struct Execution {
-    leaf: Leaf,
+    pub(super) leaf: Leaf,
     token: Token,
     pub(super) told: Told,
     /// Memory files for the client, until it has them.
     files: Vec<OwnedFd>,
-    limits: TimeLimits,
+    pub(super) clock: Clock,
     pub(super) cause: Option<Cause>,
     exit: Option<Exit>,
-}
-
-/// How long a program may run.
-#[derive(Debug, Clone, Copy)]
-struct TimeLimits {
-    wall: Duration,
-    /// CPU time of all processes together.
-    cpu: Option<Duration>,
 }
 
 impl Jailer {
@@ -53,10 +44,6 @@ impl Jailer {
     }
 
     fn try_spawn(&mut self, request: Spawn) -> Result<(), Refusal> {
-        let invalid = |field: &str, message: String| Refusal::Invalid {
-            field: field.to_owned(),
-            message,
-        };
         let Some(session) = self
             .sessions
             .get(&request.session)
@@ -94,30 +81,11 @@ impl Jailer {
             }
         }
         check_timeout(&session.policy, request.timeout_ms)?;
-        let kernel = request.work == Work::Kernel;
-        let (argv, directory) = match request.work {
-            Work::Command { argv, directory } if !argv.is_empty() => (argv, directory),
-            Work::Command { .. } => return Err(invalid("argv", "is empty".to_owned())),
-            Work::Kernel => match &session.template.interpreter {
-                Some(interpreter) => {
-                    let argv = [interpreter.as_str(), "-I", "-u", KERNEL];
-                    (argv.iter().map(|part| part.as_bytes().to_vec()).collect(), None)
-                }
-                None => {
-                    return Err(invalid(
-                        "template",
-                        format!("{} has no interpreter", session.template.id),
-                    ));
-                }
-            },
-        };
-        let streams = Streams {
-            stdin: request.stdin,
-            stdout: true,
-            stderr: !request.merge_stderr,
-            request: kernel,
-            frames: kernel,
-        };
+        if session.paused.is_some() {
+            return Err(invalid("session_id", format!("{} is paused", request.session)));
+        }
+        let streams = streams(&request)?;
+        let (argv, directory) = command(session, request.work)?;
         let program = Program {
             execution: request.execution.clone(),
             argv,
@@ -125,11 +93,13 @@ impl Jailer {
             directory: directory.unwrap_or_else(|| HOME.as_bytes().to_vec()),
             stdin: request.stdin,
             merge_stderr: request.merge_stderr,
-            kernel,
+            terminal: request.terminal.map(|terminal| (terminal.columns, terminal.rows)),
+            kernel: streams.request,
         };
-        let limits = TimeLimits {
-            wall: Duration::from_millis(request.timeout_ms),
+        let clock = Clock {
+            wall: Some(Duration::from_millis(request.timeout_ms)),
             cpu: request.cpu_time_ms.map(Duration::from_millis),
+            deadline: None,
         };
         let told = Told {
             memo: request.memo,
@@ -138,11 +108,11 @@ impl Jailer {
             started: Instant::now(),
             kept: Kept::default(),
         };
-        self.start(&request.session, program, told, limits)
+        self.start(&request.session, program, told, clock)
             .map_err(Refusal::Step)
     }
 
-    fn start(&mut self, id: &Id, program: Program, told: Told, limits: TimeLimits) -> Result<(), StepError> {
+    fn start(&mut self, id: &Id, program: Program, told: Told, clock: Clock) -> Result<(), StepError> {
         let Some(session) = self.sessions.get_mut(id) else {
             return Ok(());
         };
@@ -167,7 +137,7 @@ impl Jailer {
             token,
             told,
             files,
-            limits,
+            clock,
             cause: None,
             exit: None,
         };
@@ -199,12 +169,7 @@ impl Jailer {
             }
         }
         fds.append(&mut execution.files);
-        let limits = execution.limits;
-        self.events
-            .after(limits.wall, Timer::Deadline(id.clone(), name.clone()));
-        if limits.cpu.is_some() {
-            self.look_at_cpu_time(id, name);
-        }
+        self.start_clock(id, name);
         self.tell(
             Event::Spawned {
                 session: id.clone(),
@@ -214,23 +179,6 @@ impl Jailer {
             },
             fds,
         );
-    }
-
-    /// Kills a program that has used its CPU time; else looks again when it could have, at the earliest.
-    pub(super) fn look_at_cpu_time(&mut self, id: &Id, name: &Id) {
-        let Some(session) = self.sessions.get(id) else { return };
-        let cpus = session.quantities.cpu_millis.max(1);
-        let Some(execution) = session.executions.get(name) else {
-            return;
-        };
-        let Some(limit) = execution.limits.cpu else { return };
-        let left = limit.saturating_sub(Duration::from_micros(execution.leaf.usage().cpu_us));
-        if left.is_zero() {
-            return self.kill(id, name, Cause::CpuTime);
-        }
-        let soonest = left.saturating_mul(1000) / u32::try_from(cpus).unwrap_or(u32::MAX);
-        self.events
-            .after(soonest.max(CPU_LOOK), Timer::Cpu(id.clone(), name.clone()));
     }
 
     pub(super) fn spawn_failed(&mut self, id: &Id, name: &Id, error: StepError) {
@@ -293,9 +241,16 @@ impl Jailer {
         }
     }
 
-    pub(super) fn signal(&mut self, id: &Id, execution: Id, signal: i32) {
+    pub(super) fn signal(&mut self, id: &Id, execution: Id, signal: i32, group: bool) {
         if let Some(session) = self.sessions.get(id)
-            && let Err(error) = session.order(&ToInit::Signal { execution, signal }, &[])
+            && let Err(error) = session.order(
+                &ToInit::Signal {
+                    execution,
+                    signal,
+                    group,
+                },
+                &[],
+            )
         {
             tracing::warn!(session = %id, %error, "signal not delivered");
         }
@@ -341,8 +296,52 @@ impl Jailer {
         execution.told
     }
 
-    fn execution(&mut self, id: &Id, name: &Id) -> Option<&mut Execution> {
+    pub(super) fn execution(&mut self, id: &Id, name: &Id) -> Option<&mut Execution> {
         self.sessions.get_mut(id)?.executions.get_mut(name)
+    }
+}
+
+/// Which descriptors a program has with the caller.
+fn streams(request: &Spawn) -> Result<Streams, Refusal> {
+    let kernel = matches!(request.work, Work::Kernel | Work::Context);
+    let terminal = request.terminal.is_some();
+    if terminal && (kernel || request.stdin || request.merge_stderr) {
+        let message = "is for commands, and takes the place of stdin and of both outputs";
+        return Err(invalid("terminal", message.to_owned()));
+    }
+    Ok(Streams {
+        terminal,
+        stdin: request.stdin,
+        stdout: !terminal,
+        stderr: !terminal && !request.merge_stderr,
+        request: kernel,
+        frames: kernel,
+    })
+}
+
+type Command = (Vec<Vec<u8>>, Option<Vec<u8>>);
+
+/// The arguments of a program and its working directory.
+fn command(session: &Session, work: Work) -> Result<Command, Refusal> {
+    let more: &[&str] = match work {
+        Work::Command { argv, .. } if argv.is_empty() => return Err(invalid("argv", "is empty".to_owned())),
+        Work::Command { argv, directory } => return Ok((argv, directory)),
+        Work::Kernel => &[],
+        Work::Context => &["--context"],
+    };
+    let Some(interpreter) = &session.template.interpreter else {
+        let message = format!("{} has no interpreter", session.template.id);
+        return Err(invalid("template", message));
+    };
+    let argv = [interpreter.as_str(), "-I", "-u", KERNEL];
+    let argv = argv.iter().chain(more).map(|part| part.as_bytes().to_vec());
+    Ok((argv.collect(), None))
+}
+
+fn invalid(field: &str, message: String) -> Refusal {
+    Refusal::Invalid {
+        field: field.to_owned(),
+        message,
     }
 }
 

@@ -62,6 +62,7 @@ impl Waiting {
 /// Copies of what came with `Spawned`.
 #[derive(Debug, Default)]
 pub(super) struct Kept {
+    terminal: Option<OwnedFd>,
     stdin: Option<OwnedFd>,
     request: Option<OwnedFd>,
     /// In the order of [`Streams`]: stdout, stderr, frames.
@@ -74,10 +75,11 @@ impl Kept {
     pub(super) fn copy(streams: Streams, pipes: &[OwnedFd], files: &[OwnedFd]) -> std::io::Result<Self> {
         let mut pipes = pipes.iter().map(OwnedFd::try_clone);
         let mut take = |present: bool| if present { pipes.next().transpose() } else { Ok(None) };
-        let stdin = take(streams.stdin)?;
+        let (terminal, stdin) = (take(streams.terminal)?, take(streams.stdin)?);
         let (stdout, stderr) = (take(streams.stdout)?, take(streams.stderr)?);
         let (request, frames) = (take(streams.request)?, take(streams.frames)?);
         Ok(Self {
+            terminal,
             stdin,
             request,
             outputs: [stdout, stderr, frames].into_iter().flatten().collect(),
@@ -90,8 +92,9 @@ impl Kept {
         let both = usize::from(streams.stdout) + usize::from(streams.stderr);
         let (outputs, frames) = self.outputs.split_at(both.min(self.outputs.len()));
         let fds = self
-            .stdin
+            .terminal
             .iter()
+            .chain(&self.stdin)
             .chain(outputs)
             .chain(&self.request)
             .chain(frames)
@@ -108,7 +111,7 @@ impl Kept {
 /// Makes the memory files of an execution: one for each stream that is read, and the journal.
 pub(super) fn memory_files(streams: Streams) -> Result<Vec<OwnedFd>, SysError> {
     let named = [
-        ("brig-stdout", streams.stdout),
+        ("brig-stdout", streams.stdout || streams.terminal),
         ("brig-stderr", streams.stderr),
         ("brig-frames", streams.frames),
         ("brig-journal", true),
@@ -270,12 +273,12 @@ impl Session {
         let running = self
             .executions
             .iter()
-            .map(|(name, execution)| (name, &execution.told, None));
+            .map(|(name, execution)| (name, &execution.told, None, self.time_left(execution)));
         let ended = self
             .ended
             .iter()
-            .map(|(name, ended)| (name, &ended.told, Some(ended.end)));
-        for (name, execution, end) in running.chain(ended) {
+            .map(|(name, ended)| (name, &ended.told, Some(ended.end), None));
+        for (name, execution, end, left) in running.chain(ended) {
             match execution.kept.again(execution.streams) {
                 Ok((streams, fds)) => {
                     let held = HeldExecution {
@@ -285,6 +288,7 @@ impl Session {
                         pid: execution.pid,
                         streams,
                         age_ms: millis(execution.started.elapsed()),
+                        left_ms: left.map(millis),
                         end,
                     };
                     told.push((Event::HeldExecution(Box::new(held)), fds));

@@ -190,7 +190,7 @@ impl Jailer {
         match timer {
             Timer::Start(id) => self.start_overdue(&id),
             Timer::Age(id) => self.close(&id, CloseReason::SessionAge),
-            Timer::Deadline(id, execution) => self.kill(&id, &execution, Cause::WallTime),
+            Timer::Deadline(id, execution) => self.deadline(&id, &execution),
             Timer::Cpu(id, execution) => self.look_at_cpu_time(&id, &execution),
             Timer::Helper(id) => self.helper_overdue(&id),
             Timer::Grace(client) => self.grace_over(client),
@@ -277,7 +277,14 @@ impl Jailer {
                 session,
                 execution,
                 signal,
-            } => self.signal(&session, execution, signal),
+                group,
+            } => self.signal(&session, execution, signal, group),
+            Request::Lap {
+                session,
+                execution,
+                timeout_ms,
+            } => self.lap(&session, &execution, timeout_ms),
+            Request::Pause { session, paused } => self.pause(&session, paused),
             Request::Kill { session, execution } => self.kill(&session, &execution, Cause::Asked),
             Request::CloseInput {
                 session,

@@ -47,6 +47,7 @@ pub(super) struct Session {
     /// Whether a client was told that it is up.
     pub(super) was_told: bool,
     pub(super) memo: Vec<u8>,
+    pub(super) paused: Option<Instant>,
     made: Instant,
     enforced: Enforced,
     control: OwnedFd,
@@ -234,6 +235,7 @@ impl Jailer {
                 client: self.grace.clients(),
                 was_told: false,
                 memo: request.memo.clone(),
+                paused: None,
                 made: Instant::now(),
                 enforced: Enforced::default(),
                 control: newborn.control,
@@ -514,6 +516,7 @@ impl Session {
             quantities: self.quantities,
             enforced: self.enforced.clone(),
             age_ms: millis(self.made.elapsed()),
+            paused: self.paused.is_some(),
         }
     }
 

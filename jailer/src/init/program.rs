@@ -13,6 +13,7 @@ use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 use rustix::pipe::{PipeFlags, pipe_with};
 use rustix::process::{DumpableBehavior, Resource, Rlimit as Limit, setrlimit, setsid};
+use rustix::pty::OpenptFlags;
 use rustix::thread::{Gid, Uid, set_thread_res_gid, set_thread_res_uid};
 
 use super::jail::{Jail, ruleset};
@@ -35,6 +36,7 @@ struct Near {
     stdin: OwnedFd,
     stdout: OwnedFd,
     stderr: OwnedFd,
+    is_terminal: bool,
     /// Where the kernel reads its request, and where it writes its frames. Pipes, because a guest can pass descriptors
     /// through a socket, and their last close, which may take as long as the guest wants, would be the caller's.
     kernel: Option<(OwnedFd, OwnedFd)>,
@@ -78,6 +80,9 @@ fn become_program(
     join(leaf).at(Step::JoinLeaf)?;
     setsid().map_err(|e| failed("setsid()", e)).at(Step::Setsid)?;
     place_streams(&near, report.as_raw_fd()).at(Step::Streams)?;
+    if near.is_terminal {
+        control_terminal().at(Step::Streams)?;
+    }
     // What it owned has other numbers now, or is closed.
     std::mem::forget(near);
     set_rlimits(&jail.guest.rlimits).at(Step::Rlimits)?;
@@ -176,7 +181,38 @@ fn stay_bound() -> Result<(), SysError> {
     super::die_with_the_jailer()
 }
 
+/// A terminal of the session's own; its other end is the caller's.
+fn terminal(columns: u16, rows: u16) -> Result<(Near, Vec<OwnedFd>), SysError> {
+    let flags = OpenptFlags::RDWR | OpenptFlags::NOCTTY | OpenptFlags::CLOEXEC;
+    let ours = rustix::pty::openpt(flags).map_err(|e| failed("open(\"/dev/ptmx\")", e))?;
+    rustix::pty::unlockpt(&ours).map_err(|e| failed("ioctl(TIOCSPTLCK)", e))?;
+    let size = rustix::termios::Winsize {
+        ws_row: rows,
+        ws_col: columns,
+        ws_xpixel: 0,
+        ws_ypixel: 0,
+    };
+    rustix::termios::tcsetwinsize(&ours, size).map_err(|e| failed("ioctl(TIOCSWINSZ)", e))?;
+    let theirs = rustix::pty::ioctl_tiocgptpeer(&ours, flags).map_err(|e| failed("ioctl(TIOCGPTPEER)", e))?;
+    let near = Near {
+        stdin: lift(&theirs)?,
+        stdout: lift(&theirs)?,
+        stderr: lift(&theirs)?,
+        is_terminal: true,
+        kernel: None,
+    };
+    Ok((near, vec![ours]))
+}
+
+/// Makes the terminal on stdin that of the new process session.
+fn control_terminal() -> Result<(), SysError> {
+    rustix::process::ioctl_tiocsctty(rustix::stdio::stdin()).map_err(|e| failed("ioctl(TIOCSCTTY)", e))
+}
+
 fn pipes(program: &Program) -> Result<(Near, Vec<OwnedFd>), SysError> {
+    if let Some((columns, rows)) = program.terminal {
+        return terminal(columns, rows);
+    }
     let pipe = || pipe_with(PipeFlags::CLOEXEC).map_err(|e| failed("pipe2()", e));
     let mut far = Vec::new();
     let stdin = if program.stdin {
@@ -210,6 +246,7 @@ fn pipes(program: &Program) -> Result<(Near, Vec<OwnedFd>), SysError> {
             stdin,
             stdout,
             stderr,
+            is_terminal: false,
             kernel,
         },
         far,

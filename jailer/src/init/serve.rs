@@ -7,7 +7,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use nix::sys::signal::{SigSet, Signal};
 use nix::sys::signalfd::{SfdFlags, SignalFd};
 use rustix::event::{PollFd, PollFlags, poll};
-use rustix::process::{Pid, WaitOptions, WaitStatus, kill_process, wait};
+use rustix::process::{Pid, WaitOptions, WaitStatus, kill_process, kill_process_group, wait};
 
 use super::jail::Jail;
 use super::program::{self, Started};
@@ -98,7 +98,11 @@ fn obey(
                 Err(error) => send(control, &FromInit::SpawnFailed { execution, error }, &[])?,
             }
         }
-        ToInit::Signal { execution, signal } => {
+        ToInit::Signal {
+            execution,
+            signal,
+            group,
+        } => {
             let pid = children
                 .running
                 .iter()
@@ -106,7 +110,12 @@ fn obey(
                 .map(|(pid, _)| *pid);
             // A child that was not reaped yet keeps its number, so that this can't hit another process.
             if let (Some(pid), Some(signal)) = (pid.and_then(Pid::from_raw), named_signal(signal)) {
-                let _already_gone = kill_process(pid, signal);
+                // It leads a process group of its own (setsid).
+                let _already_gone = if group {
+                    kill_process_group(pid, signal)
+                } else {
+                    kill_process(pid, signal)
+                };
             }
         }
         ToInit::Files => {

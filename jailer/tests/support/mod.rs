@@ -343,6 +343,7 @@ pub fn command(session: &str, execution: &str, argv: &[&str]) -> Spawn {
         environment: Vec::new(),
         stdin: false,
         merge_stderr: false,
+        terminal: None,
         timeout_ms: 10_000 * slow(),
         cpu_time_ms: None,
         memo: Vec::new(),
