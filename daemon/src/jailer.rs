@@ -285,9 +285,11 @@ impl Connection {
             Event::Held(_) | Event::HeldExecution(_) | Event::AllHeld | Event::Files { .. } => {
                 return debug!("jailer event unclaimed");
             }
-            Event::Made { session, .. } | Event::Spawned { session, .. } | Event::Ended { session, .. } => {
-                (session.clone(), false)
-            }
+            Event::Made { session, .. }
+            | Event::Spawned { session, .. }
+            | Event::Lapped { session, .. }
+            | Event::Paused { session, .. }
+            | Event::Ended { session, .. } => (session.clone(), false),
             Event::Refused { session, execution, .. } => (session.clone(), execution.is_none()),
             Event::Closed { session, .. } => (session.clone(), true),
         };

@@ -106,6 +106,7 @@ async fn spawn(job: &Job, jail: &mut Jail) -> Result<(u32, Pipes), Problem> {
         stdin: job.stdin.is_some(),
         merge_stderr: job.merge_stderr,
         timeout_ms: job.limits.timeout_ms,
+        terminal: None,
         cpu_time_ms: None,
         memo: Vec::new(),
     };

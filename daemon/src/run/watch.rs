@@ -221,6 +221,7 @@ mod tests {
     #[test]
     fn descriptors_must_be_those_that_were_told() {
         let streams = Streams {
+            terminal: false,
             stdin: false,
             stdout: true,
             stderr: false,
@@ -237,6 +238,7 @@ mod tests {
     #[test]
     fn the_way_to_the_kernel_comes_before_the_way_back() {
         let streams = Streams {
+            terminal: false,
             stdin: false,
             stdout: false,
             stderr: false,

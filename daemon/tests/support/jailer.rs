@@ -98,6 +98,8 @@ impl StandIn {
                 }
                 Request::Kill { execution, .. } => self.kill(&execution),
                 Request::Signal { .. }
+                | Request::Lap { .. }
+                | Request::Pause { .. }
                 | Request::CloseInput { .. }
                 | Request::Files { .. }
                 | Request::Memo { .. }
@@ -173,6 +175,7 @@ impl StandIn {
             .insert(spawn.execution.clone(), (group, false));
         let (session, execution) = (spawn.session, spawn.execution);
         let streams = Streams {
+            terminal: false,
             stdin: spawn.stdin,
             stdout: true,
             stderr: !is_kernel,
@@ -206,7 +209,7 @@ impl StandIn {
     fn command(&self, work: Work) -> Command {
         let argv = match work {
             Work::Command { argv, .. } => argv,
-            Work::Kernel => {
+            Work::Kernel | Work::Context => {
                 let deaf = self.behaviour == Behaviour::KernelNeverReads;
                 ["/bin/sh", "-c", if deaf { DEAF_KERNEL } else { KERNEL }]
                     .map(Vec::from)
