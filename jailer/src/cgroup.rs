@@ -26,7 +26,7 @@ mod limits;
 mod session;
 
 pub use iomax::{Disk, IoPlan, NoDisk};
-pub use layout::{Controllers, Layout, LayoutError};
+pub use layout::{Controllers, Layout, LayoutError, NEEDED};
 pub use limits::Limits;
 pub use session::{Leaf, SessionGroups};
 

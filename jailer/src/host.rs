@@ -28,7 +28,7 @@ use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 use std::time::Duration;
 
-pub use doctor::report;
+pub use doctor::{CAPABILITIES, NEEDS, Need, SYSTEM_CALLS, Without, report};
 pub use serve::{check, serve};
 pub use uids::{BLOCK, UID_BASE};
 

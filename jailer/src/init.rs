@@ -61,7 +61,7 @@ fn start(control: &OwnedFd, files_program: OwnedFd) -> Result<jail::Jail, StepEr
     let (jail, files) = jail.start_files_helper(files_program, leaf, plan.guest)?;
 
     let ready = FromInit::Ready {
-        landlock_abi: sys::landlock_abi(),
+        landlock_abi: sys::landlock_abi().unwrap_or(0),
     };
     wire::send(
         std::os::fd::AsFd::as_fd(control),

@@ -32,8 +32,10 @@ pub enum Controllers {
 pub enum LayoutError {
     #[error("no cgroup version 2 hierarchy is mounted")]
     NoTracking,
-    #[error("controller {0} is neither in the version 2 tree nor in a version 1 hierarchy")]
-    NoController(&'static str),
+    #[error("in no control group hierarchy: {}", .0.join(", "))]
+    NoController(Vec<&'static str>),
+    #[error("on version 2, while other controllers are on version 1: {}", .0.join(", "))]
+    Split(Vec<&'static str>),
     #[error("the group {0} is not delegated to this process")]
     NotDelegated(PathBuf),
     #[error(transparent)]
@@ -59,7 +61,7 @@ impl Controllers {
 }
 
 /// The controllers without which no session is made.
-const NEEDED: [&str; 3] = ["memory", "cpu", "pids"];
+pub const NEEDED: [&str; 3] = ["memory", "cpu", "pids"];
 
 impl Layout {
     /// Looks at /proc/self. On a version 2 host, processes of a delegated group are moved one level down, since a group
@@ -76,18 +78,23 @@ impl Layout {
                 controllers: Controllers::V1 { memory, cpu, pids },
             });
         }
-        let v2 = delegated(&tracking)?;
+        let on_v1 = NEEDED.iter().any(|name| folder(name).is_some());
+        let v2 = if on_v1 { tracking } else { delegated(&tracking)? };
         let available = read_file(&v2.join("cgroup.controllers"))?;
-        match NEEDED
-            .iter()
-            .find(|name| !available.split(' ').any(|have| have == **name))
-        {
-            Some(missing) => Err(LayoutError::NoController(missing)),
-            None => Ok(Self {
-                v2,
-                controllers: Controllers::V2,
-            }),
+        let (there, missing): (Vec<_>, Vec<_>) = NEEDED
+            .into_iter()
+            .filter(|name| folder(name).is_none())
+            .partition(|name| available.split(' ').any(|have| have == *name));
+        if !missing.is_empty() {
+            return Err(LayoutError::NoController(missing));
         }
+        if on_v1 {
+            return Err(LayoutError::Split(there));
+        }
+        Ok(Self {
+            v2,
+            controllers: Controllers::V2,
+        })
     }
 }
 

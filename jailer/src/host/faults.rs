@@ -97,6 +97,12 @@ pub(super) fn filter_early() -> Result<(), SysError> {
     Ok(())
 }
 
+/// The version of Landlock that the host is to seem to have.
+pub(super) fn landlock_abi() -> Option<u32> {
+    let value = std::env::var("BRIG_FAULT").ok()?;
+    value.strip_prefix("landlock-abi-")?.parse().ok()
+}
+
 /// Whether a program is to be started with a descriptor that is no group.
 pub(super) fn wrong_leaf() -> bool {
     asked(Step::JoinLeaf.name())

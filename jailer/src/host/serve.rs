@@ -123,11 +123,22 @@ pub fn serve(places: Places, entrance: Entrance, notifier: Notifier) -> Result<(
 
 impl Jailer {
     fn new(places: Places, events: Events, supervision: Supervision) -> Result<Self, JailerError> {
+        let missing = doctor::missing(&doctor::report(&places));
+        Self::set_up(places, events, supervision, missing.clone()).map_err(|error| match missing {
+            Some(missing) => JailerError::Host(format!("{error}; this host lacks: {missing}")),
+            None => error,
+        })
+    }
+
+    fn set_up(
+        places: Places,
+        events: Events,
+        supervision: Supervision,
+        missing: Option<String>,
+    ) -> Result<Self, JailerError> {
         keep_capabilities_across_uids()?;
         allow_many_descriptors()?;
         let layout = Layout::detect()?;
-        let report = doctor::report(&places);
-        let missing = doctor::missing(&report);
         let region = Region::take()?;
         let cgroups = Cgroups::open(layout, &format!("brig-{:02}", region.number()))?;
         let rules = Rules::load(&places)?;

@@ -227,14 +227,37 @@ pub fn refuse_descriptors(socket: BorrowedFd<'_>) -> bool {
     result == 0
 }
 
-/// Asks for the Landlock version of the kernel; 0 when there is none.
+/// Asks for the Landlock version of the kernel.
 ///
-/// Source: landlock_create_ruleset(2), `LANDLOCK_CREATE_RULESET_VERSION`.
-pub fn landlock_abi() -> u32 {
+/// Errors: `ENOSYS` where it is not built in, `EOPNOTSUPP` where it was not enabled at boot. Source:
+/// landlock_create_ruleset(2), `LANDLOCK_CREATE_RULESET_VERSION`.
+pub fn landlock_abi() -> Result<u32, SysError> {
     let no_attributes: *const libc::c_void = std::ptr::null();
     // SAFETY: with the version flag the call reads no memory and makes no descriptor.
     let version = unsafe { libc::syscall(libc::SYS_landlock_create_ruleset, no_attributes, 0_usize, 1_u32) };
-    u32::try_from(version).unwrap_or(0)
+    let version = checked(version, || "landlock_create_ruleset(VERSION)".to_owned())?;
+    Ok(u32::try_from(version).unwrap_or(0))
+}
+
+/// Asks whether filters can be installed that answer with an error or kill.
+///
+/// Kernel: 4.14. Source: seccomp(2), `SECCOMP_GET_ACTION_AVAIL`.
+pub fn seccomp_available() -> Result<(), SysError> {
+    for action in [libc::SECCOMP_RET_ERRNO, libc::SECCOMP_RET_KILL_PROCESS] {
+        // SAFETY: the call reads one number, which lives across it.
+        let result = unsafe { libc::syscall(libc::SYS_seccomp, libc::SECCOMP_GET_ACTION_AVAIL, 0, &raw const action) };
+        checked(result, || format!("seccomp(GET_ACTION_AVAIL, {action:#x})"))?;
+    }
+    Ok(())
+}
+
+/// Whether the kernel has a system call, as far as a call without sense can tell.
+///
+/// Only for calls that refuse an argument of -1 followed by zeroes before they do anything.
+pub fn call_exists(number: libc::c_long) -> bool {
+    // SAFETY: the callers' calls find no descriptor and no memory there, and do nothing.
+    let result = unsafe { libc::syscall(number, -1, 0_usize, 0_usize, 0_usize, 0_usize, 0_usize) };
+    result >= 0 || last_errno() != libc::ENOSYS
 }
 
 /// Gives every signal its default action and unblocks all.

@@ -210,6 +210,17 @@ impl Rig {
         }
     }
 
+    /// The next event, or what the jailer has said when it ended instead; its stderr must be a pipe.
+    pub fn next_or_end(&mut self) -> Result<Event, String> {
+        match wire::receive(self.socket.as_fd()) {
+            Ok(Some((event, _))) => Ok(event),
+            _ => {
+                let said = read_all(self.process.stderr.take().unwrap().into());
+                Err(format!("{}: {said}", self.process.wait().unwrap()))
+            }
+        }
+    }
+
     pub fn host(&mut self) -> HostReport {
         self.send(&Request::Host);
         match self.next().0 {

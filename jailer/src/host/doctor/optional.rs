@@ -1,12 +1,13 @@
 //! What only some policies need. Where no policy asks for it, its absence is no fault of the host.
 
+use super::{Found, check, lack};
 use crate::api::{Check, Verdict};
 use crate::cgroup::{Controllers, Layout};
 use crate::host::Places;
 use crate::host::disks::disk_of;
 use crate::policy::{Policy, PolicySet, Trust};
 
-pub(super) fn checks(places: &Places) -> Vec<Check> {
+pub(super) fn look(places: &Places) -> Vec<Check> {
     let policies = PolicySet::load(&places.policies, Trust::RootOwned).ok();
     let asking = |asks: fn(&Policy) -> bool| -> Vec<String> {
         let all = policies.iter().flat_map(PolicySet::iter);
@@ -14,44 +15,51 @@ pub(super) fn checks(places: &Places) -> Vec<Check> {
             .map(|policy| policy.name.clone())
             .collect()
     };
-    vec![io(places, &asking(|policy| policy.limits.io.is_some()))]
+    vec![optional(
+        "cgroup io",
+        "limits.io",
+        &asking(|policy| policy.limits.io.is_some()),
+        io(places),
+    )]
 }
 
-/// `have` says what is there, or what is missing and how to mend it.
-fn optional(what: &str, key: &str, asking: &[String], have: Result<String, (String, &str)>) -> Check {
-    let needed = if asking.is_empty() {
-        format!("by no policy ({key})")
-    } else {
-        format!("by policy {} ({key})", asking.join(", "))
+fn optional(what: &'static str, key: &str, asking: &[String], found: Found) -> Check {
+    let made = check(what, found);
+    if asking.is_empty() {
+        return Check {
+            needed: format!("for no policy here ({key})"),
+            verdict: Verdict::Ok,
+            mend: String::new(),
+            ..made
+        };
+    }
+    let verdict = match made.verdict {
+        Verdict::Ok => Verdict::Ok,
+        Verdict::Degraded | Verdict::Missing => Verdict::Degraded,
     };
-    let (found, mend) = have.map_or_else(|(missing, mend)| (missing, mend), |found| (found, ""));
-    let degraded = !mend.is_empty() && !asking.is_empty();
     Check {
-        what: what.to_owned(),
-        found,
-        needed,
-        verdict: if degraded { Verdict::Degraded } else { Verdict::Ok },
-        mend: if degraded { mend.to_owned() } else { String::new() },
+        needed: format!("for policy {} ({key})", asking.join(", ")),
+        verdict,
+        ..made
     }
 }
 
-fn io(places: &Places, asking: &[String]) -> Check {
-    let have = match Layout::detect() {
+fn io(places: &Places) -> Found {
+    match Layout::detect() {
         Ok(layout) if layout.can_limit_io() => match disk_of(&places.images) {
             Ok(disk) => Ok(format!("limits on disk {disk}")),
-            Err(why) => Err((
+            Err(why) => Err(lack(
                 format!("none: the image store: {why}"),
                 "keep the image store on a file system that lies on a disk",
             )),
         },
-        Ok(layout) if layout.controllers == Controllers::V2 => Err((
-            "none: the controller is not delegated".to_owned(),
+        Ok(layout) if layout.controllers == Controllers::V2 => Err(lack(
+            "none: the controller is not delegated",
             "add io to Delegate= of brig-jailer.service",
         )),
-        _ => Err((
-            "none: version 1 can't".to_owned(),
+        _ => Err(lack(
+            "none: version 1 can't",
             "boot with systemd.unified_cgroup_hierarchy=1",
         )),
-    };
-    optional("cgroup io", "limits.io", asking, have)
+    }
 }
