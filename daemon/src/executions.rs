@@ -145,6 +145,7 @@ impl ExecutionsService {
         if host.draining.is_cancelled() {
             return Err(Problem::Draining);
         }
+        host.pumps.check()?;
         // What the caller sent, before parts of it are taken out.
         let sent = Sha256::digest(spec.encode_to_vec());
         let mut job = admit(&mut spec, &host.store)?;

@@ -17,6 +17,7 @@ use crate::jailer::Jailer;
 use crate::ledger::Ledger;
 use crate::principal::Principal;
 use crate::reload::Prepared;
+use crate::run::pump::Pumps;
 use crate::run::queue::Queue;
 use crate::run::registry::Registry;
 use crate::run::store::{Store, TemplateList};
@@ -42,6 +43,7 @@ pub struct Host {
     /// Connections that there may be.
     pub connections: Arc<Slots>,
     pub registry: Registry,
+    pub pumps: Arc<Pumps>,
     /// Every execution up to the end of its jail.
     pub tasks: TaskTracker,
     /// Cancelled when the daemon is about to stop: nothing new is accepted.

@@ -4,16 +4,20 @@
 //! what a guest sends, for as long as the guest wants that to take.
 //!
 //! A frame is the length of its body, a `u32` in little-endian order, and the body: one JSON object. Guest code runs
-//! in the process that writes the frames, so what they say is a claim: [`KernelReader`] bounds sizes and counts,
+//! in the process that writes the frames, so what they say is a claim: [`Frames`] bounds sizes and counts,
 //! passes over events it doesn't know, and stops at the first frame that is none. Nothing ever waits for a
 //! frame; how a process ended is told by the jailer alone.
+//!
+//! Both ways pass by a memory file that outlives brigd, so that the next one goes on where this one was ([`Mark`]).
 
 mod claims;
 
+use std::fs::File;
 use std::io;
+use std::os::unix::fs::FileExt;
+use std::sync::Arc;
 
-use serde::Serialize;
-use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
+use serde::{Deserialize, Serialize};
 
 use claims::Parsed;
 pub use claims::{ErrorClaim, RichResult};
@@ -44,11 +48,10 @@ pub struct Run {
     pub threads: u32,
 }
 
-/// Sends the one request of an execution. It is done once the kernel has read all but what the pipe holds: the caller
-/// bounds that.
+/// Writes the one request of an execution as its frame.
 ///
-/// Errors: `InvalidInput` when the frame is larger than [`SENT_MAX`]; `BrokenPipe` when the kernel is gone already.
-pub async fn send_run<W: AsyncWrite + Unpin>(pipe: &mut W, run: &Run) -> io::Result<()> {
+/// Errors: `InvalidInput` when the frame is larger than [`SENT_MAX`].
+pub fn request(run: &Run) -> io::Result<Vec<u8>> {
     let body = serde_json::to_vec(run)?;
     let length = u32::try_from(body.len())
         .ok()
@@ -57,8 +60,7 @@ pub async fn send_run<W: AsyncWrite + Unpin>(pipe: &mut W, run: &Run) -> io::Res
             let message = format!("kernel frame of {} bytes: at most {SENT_MAX} are accepted", body.len());
             io::Error::new(io::ErrorKind::InvalidInput, message)
         })?;
-    pipe.write_all(&length.to_le_bytes()).await?;
-    pipe.write_all(&body).await
+    Ok([&length.to_le_bytes()[..], &body].concat())
 }
 
 /// A claim of the kernel.
@@ -82,136 +84,127 @@ pub enum Broken {
     Malformed,
     #[error("more frames than an execution may send")]
     TooMany,
-    #[error("pipe failed")]
-    Pipe,
+    #[error("kept frames can't be read")]
+    File,
 }
 
-/// Reads the claims of one execution.
-#[derive(Debug)]
-pub struct KernelReader<R> {
-    pipe: R,
-    body: Vec<u8>,
+/// How far the frames of an execution were read, and what was counted on the way.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Mark {
+    /// Where the next frame begins, among all bytes of frames.
+    pub at: u64,
     frames: u64,
     read: u64,
     results: usize,
     result_bytes: usize,
     error_seen: bool,
-    ended: bool,
+    /// Whether nothing more is listened to.
+    pub ended: bool,
     /// Results, and parts of results, that were left out because they were too large or too many.
     pub dropped: u64,
+}
+
+/// Reads the claims of one execution from the file in which its frames are kept.
+#[derive(Debug)]
+pub struct Frames {
+    file: Arc<File>,
+    /// Where the frames begin in the file.
+    base: u64,
+    pub mark: Mark,
     /// Why reading ended early.
     pub broken: Option<Broken>,
 }
 
-impl<R: AsyncRead + Unpin> KernelReader<R> {
-    /// Starts to read.
-    pub fn new(pipe: R) -> Self {
+impl Frames {
+    /// Goes on reading at a mark; the first one is the default.
+    pub fn new(file: Arc<File>, base: u64, mark: Mark) -> Self {
         Self {
-            pipe,
-            body: Vec::new(),
-            frames: 0,
-            read: 0,
-            results: 0,
-            result_bytes: 0,
-            error_seen: false,
-            ended: false,
-            dropped: 0,
+            file,
+            base,
+            mark,
             broken: None,
         }
     }
 
-    /// Waits for the next claim; `None` at the end of the pipe, after [`Claim::Done`], and after the first bad frame.
+    /// Takes the next claim out of the frames that are there: `end` bytes so far, which are all if `last`.
     ///
-    /// A call that was dropped half way may have taken a part of a frame; the reader must not be used after that.
-    pub async fn next(&mut self) -> Option<Claim> {
-        while !self.ended {
-            match self.frame().await {
-                Ok(true) => {}
-                Ok(false) => self.ended = true,
+    /// `None` where the next frame is not whole yet, after [`Claim::Done`], and after the first bad frame.
+    pub fn next(&mut self, end: u64, last: bool) -> Option<Claim> {
+        while !self.mark.ended {
+            let parsed = match self.frame(end, last) {
+                Ok(Some(body)) => claims::parse(&body).ok_or(Broken::Malformed),
+                Ok(None) if last => {
+                    self.mark.ended = true;
+                    return None;
+                }
+                Ok(None) => return None,
+                Err(broken) => Err(broken),
+            };
+            match parsed.map(|parsed| self.accept(parsed)) {
+                Ok(Some(claim)) => return Some(claim),
+                Ok(None) => {}
                 Err(broken) => {
                     self.broken = Some(broken);
-                    self.ended = true;
-                }
-            }
-            if self.ended {
-                break;
-            }
-            match claims::parse(&self.body) {
-                Some(parsed) => {
-                    if let Some(claim) = self.accept(parsed) {
-                        return Some(claim);
-                    }
-                }
-                None => {
-                    self.broken = Some(Broken::Malformed);
-                    self.ended = true;
+                    self.mark.ended = true;
                 }
             }
         }
         None
     }
 
-    /// Reads one body; false at an end between frames.
-    async fn frame(&mut self) -> Result<bool, Broken> {
+    /// Reads one body; nothing while it isn't there as a whole, and at an end between frames.
+    fn frame(&mut self, end: u64, last: bool) -> Result<Option<Vec<u8>>, Broken> {
+        let incomplete = |there: u64| if last && there > 0 { Err(Broken::CutShort) } else { Ok(None) };
+        let there = end - self.mark.at;
         let mut header = [0; 4];
-        match self.fill(&mut header).await? {
-            0 => return Ok(false),
-            4 => {}
-            _ => return Err(Broken::CutShort),
+        if there < 4 {
+            return incomplete(there);
         }
+        self.read(&mut header, self.mark.at)?;
         let length = u32::from_le_bytes(header);
         let size = usize::try_from(length).unwrap_or(usize::MAX);
         if size > FRAME_MAX {
             return Err(Broken::TooLarge);
         }
-        self.frames += 1;
-        self.read += u64::from(length);
-        if self.frames > FRAMES_MAX || self.read > READ_MAX {
+        if self.mark.frames == FRAMES_MAX || self.mark.read + u64::from(length) > READ_MAX {
             return Err(Broken::TooMany);
         }
-        self.body.clear();
-        // Memory grows with what really comes, not with what the header promises.
-        let mut limited = (&mut self.pipe).take(u64::from(length));
-        limited.read_to_end(&mut self.body).await.map_err(|_| Broken::Pipe)?;
-        if self.body.len() == size {
-            Ok(true)
-        } else {
-            Err(Broken::CutShort)
+        if there - 4 < u64::from(length) {
+            return incomplete(there);
         }
+        let mut body = vec![0; size];
+        self.read(&mut body, self.mark.at + 4)?;
+        self.mark.frames += 1;
+        self.mark.read += u64::from(length);
+        self.mark.at += 4 + u64::from(length);
+        Ok(Some(body))
     }
 
-    async fn fill(&mut self, bytes: &mut [u8]) -> Result<usize, Broken> {
-        let mut filled = 0;
-        while filled < bytes.len() {
-            match self.pipe.read(&mut bytes[filled..]).await {
-                Ok(0) => break,
-                Ok(read) => filled += read,
-                Err(_) => return Err(Broken::Pipe),
-            }
-        }
-        Ok(filled)
+    fn read(&self, bytes: &mut [u8], at: u64) -> Result<(), Broken> {
+        self.file.read_exact_at(bytes, self.base + at).map_err(|_failed| Broken::File)
     }
 
     fn accept(&mut self, parsed: Parsed) -> Option<Claim> {
+        let mark = &mut self.mark;
         match parsed {
             Parsed::Result { result, dropped } => {
-                self.dropped += dropped;
+                mark.dropped += dropped;
                 let size = result.size();
-                if self.results == RESULTS_MAX || self.result_bytes + size > RESULT_BYTES_MAX {
-                    self.dropped += 1;
+                if mark.results == RESULTS_MAX || mark.result_bytes + size > RESULT_BYTES_MAX {
+                    mark.dropped += 1;
                     return None;
                 }
-                self.results += 1;
-                self.result_bytes += size;
+                mark.results += 1;
+                mark.result_bytes += size;
                 Some(Claim::Result(result))
             }
-            Parsed::Error(_) if self.error_seen => None,
+            Parsed::Error(_) if mark.error_seen => None,
             Parsed::Error(error) => {
-                self.error_seen = true;
+                mark.error_seen = true;
                 Some(Claim::Error(error))
             }
             Parsed::Done => {
-                self.ended = true;
+                mark.ended = true;
                 Some(Claim::Done)
             }
             Parsed::Unknown => None,

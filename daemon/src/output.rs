@@ -1,53 +1,54 @@
-//! What an execution writes: kept up to a cap, counted beyond it, followed by any number of readers.
+//! What an execution writes: kept up to a cap, counted beyond it, read by any number of followers.
 //!
-//! One task per pipe ([`pump`]) reads as fast as the pipe fills and records into one [`Output`]. Nothing on that path
-//! waits for a reader, so a slow or vanished client never holds the code back, and bytes past the cap are counted and
-//! dropped. Readers copy chunks out at their own pace, from any sequence number on.
+//! The kept bytes of a stream lie in a memory file that brig-jailer made and holds too ([`Kept`]), so that they outlive
+//! this process. A thread of the execution moves them there ([`crate::run::pump`]) as fast as the pipe fills; nothing on
+//! that path waits for a follower, so a slow or vanished client never holds the code back, and bytes past the cap are
+//! counted and dropped.
 //!
 //! The cap holds for each stream by itself, so that a flood on stdout never costs the traceback on stderr. Since nothing
 //! is kept once it is reached, what is kept of a stream is always the beginning of what was produced of it: a stream is
-//! one growing byte string, and a chunk is only a range of it. That range costs 40 bytes, so chunks are joined while nobody has seen them, and a flood of tiny writes gets
-//! fewer, larger chunks (`Chunks::may_close`).
+//! one growing byte string, and a chunk is only a [`Range`] of it, which [`crate::run::log`] lists.
 
 mod chunks;
-mod pump;
 mod view;
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard};
-use std::time::{Duration, SystemTime};
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::FileExt;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant, SystemTime};
 
+use serde::{Deserialize, Serialize};
 use tokio::sync::Notify;
-use tokio::time::Instant;
+use tracing::error;
 
-use chunks::Chunks;
-pub use pump::pump;
+pub use chunks::Chunks;
 pub use view::{View, cut_text};
 
 /// The largest chunk, in bytes.
 pub const CHUNK_MAX: usize = 64 * 1024;
 
 /// One of the two streams.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum Stream {
     Stdout,
     Stderr,
 }
 
-/// A part of a stream, as it is handed to a reader.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Chunk {
+/// A part of a stream that is told as one chunk.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Range {
     pub stream: Stream,
     /// Position of the first byte among the bytes produced on the stream.
-    pub offset: u64,
-    /// Counts the chunks of both streams, from 0, without gaps.
-    pub sequence: u64,
-    /// When the first byte was read from the pipe.
+    pub start: u64,
+    /// At most [`CHUNK_MAX`].
+    pub len: usize,
+    /// When the first byte was taken out of the pipe.
     pub time: SystemTime,
-    pub data: Vec<u8>,
 }
 
 /// How much a stream produced.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Count {
     /// Bytes produced.
     pub bytes: u64,
@@ -58,61 +59,146 @@ pub struct Count {
 /// The kept output of one execution.
 #[derive(Debug)]
 pub struct Output {
-    state: Mutex<Chunks>,
-    /// Read-locked by a pump from before it reads until it has recorded.
-    pumping: RwLock<()>,
-    /// Wakes readers: a chunk was begun, grew past its bounds, or the end came.
-    grown: Notify,
+    cap: u64,
+    state: Mutex<State>,
     /// Wakes whoever acts on the cap.
     limited: Notify,
+}
+
+#[derive(Debug)]
+struct State {
+    files: [Option<Arc<File>>; 2],
+    counts: [Count; 2],
+    /// When something came last.
+    last: Instant,
+    sealed: bool,
+}
+
+impl Stream {
+    pub(crate) const BOTH: [Self; 2] = [Self::Stdout, Self::Stderr];
+
+    pub(crate) fn index(self) -> usize {
+        match self {
+            Self::Stdout => 0,
+            Self::Stderr => 1,
+        }
+    }
+
+    fn other(self) -> Self {
+        match self {
+            Self::Stdout => Self::Stderr,
+            Self::Stderr => Self::Stdout,
+        }
+    }
+}
+
+impl Range {
+    /// Position behind the last byte.
+    pub fn end(&self) -> u64 {
+        self.start + self.len as u64
+    }
+
+    /// Cuts a part of a stream into ranges.
+    pub fn cut(stream: Stream, start: u64, end: u64, time: SystemTime) -> Vec<Self> {
+        let range = |start: u64| Self {
+            stream,
+            start,
+            len: usize::try_from(end - start).map_or(CHUNK_MAX, |left| left.min(CHUNK_MAX)),
+            time,
+        };
+        (start..end).step_by(CHUNK_MAX).map(range).collect()
+    }
+}
+
+impl Count {
+    /// Bytes that are kept.
+    pub fn kept(&self) -> u64 {
+        self.bytes - self.dropped
+    }
 }
 
 impl Output {
     /// Starts an empty output that keeps at most `output_bytes` of each stream.
     pub fn new(output_bytes: u64) -> Arc<Self> {
-        let cap = usize::try_from(output_bytes).unwrap_or(usize::MAX);
+        let state = State {
+            files: [None, None],
+            counts: [Count::default(); 2],
+            last: Instant::now(),
+            sealed: false,
+        };
         Arc::new(Self {
-            state: Mutex::new(Chunks::new(cap)),
-            pumping: RwLock::new(()),
-            grown: Notify::new(),
+            cap: output_bytes,
+            state: Mutex::new(state),
             limited: Notify::new(),
         })
     }
 
-    /// Takes bytes that were read from a pipe; never waits. After [`Output::finish`] they are ignored.
-    pub fn record(&self, stream: Stream, bytes: &[u8]) {
-        let first_dropped = self.lock().record(stream, bytes, Instant::now(), SystemTime::now());
-        self.grown.notify_waiters();
-        if first_dropped {
+    /// Takes the files of the streams, with what is in them already; `last` is how long ago something came.
+    pub(crate) fn restore(&self, files: [Option<Arc<File>>; 2], counts: [Count; 2], last: Duration) {
+        let mut state = self.lock();
+        state.files = files;
+        state.counts = counts;
+        let now = Instant::now();
+        state.last = now.checked_sub(last).unwrap_or(now);
+    }
+
+    /// How many bytes of each stream are kept.
+    pub fn cap(&self) -> u64 {
+        self.cap
+    }
+
+    /// The file of a stream.
+    pub(crate) fn file(&self, stream: Stream) -> Option<Arc<File>> {
+        self.lock().files[stream.index()].clone()
+    }
+
+    /// Counts bytes that were taken out of a pipe; false once the output is sealed.
+    pub(crate) fn took(&self, stream: Stream, kept: u64, dropped: u64) -> bool {
+        let mut state = self.lock();
+        if state.sealed {
+            return false;
+        }
+        state.last = Instant::now();
+        let count = &mut state.counts[stream.index()];
+        count.bytes += kept + dropped;
+        count.dropped += dropped;
+        drop(state);
+        if dropped > 0 {
             self.limited.notify_waiters();
         }
+        true
     }
 
-    /// Says that nothing more will come; readers end after what is kept. Asking twice is harmless.
-    pub fn finish(&self) {
-        self.lock().finish(Instant::now());
-        self.grown.notify_waiters();
+    /// Notes that something came that belongs to neither stream.
+    pub(crate) fn touch(&self) {
+        self.lock().last = Instant::now();
     }
 
-    /// Closes the chunks that are open and counts all that are closed, for something that is to be told after them.
-    ///
-    /// What had left the pipes before this call is in them.
-    pub fn settle(&self) -> u64 {
-        // Waits for pumps that have read and not yet recorded.
-        drop(self.pumping.write().unwrap_or_else(PoisonError::into_inner));
-        let closed = self.lock().settle(Instant::now());
-        self.grown.notify_waiters();
-        closed
-    }
-
-    /// Whether [`Output::finish`] was called.
-    pub fn is_finished(&self) -> bool {
-        self.lock().is_finished()
+    /// Says that nothing more comes. Files that nothing is in are given up.
+    pub(crate) fn seal(&self) -> [Count; 2] {
+        let mut state = self.lock();
+        state.sealed = true;
+        for stream in Stream::BOTH {
+            if state.counts[stream.index()].kept() == 0 {
+                state.files[stream.index()] = None;
+            }
+        }
+        state.counts
     }
 
     /// Counts what a stream produced.
     pub fn count(&self, stream: Stream) -> Count {
-        self.lock().count(stream)
+        self.lock().counts[stream.index()]
+    }
+
+    /// Counts the files that are held open.
+    pub(crate) fn open_files(&self) -> u64 {
+        self.lock().files.iter().flatten().count() as u64
+    }
+
+    /// Whether a byte had to be dropped.
+    pub fn is_limited(&self) -> bool {
+        self.lock().counts.iter().any(|count| count.dropped > 0)
     }
 
     /// Waits until a byte had to be dropped; for policies that end an execution then.
@@ -121,76 +207,86 @@ impl Output {
             let waiting = self.limited.notified();
             tokio::pin!(waiting);
             waiting.as_mut().enable();
-            if self.lock().is_limited() {
+            if self.is_limited() {
                 return;
             }
             waiting.await;
         }
     }
 
-    /// Follows the output from a sequence number on; 0 is the beginning.
-    pub fn follow(self: &Arc<Self>, sequence: u64) -> Reader {
-        Reader {
-            output: Arc::clone(self),
-            next: sequence,
+    /// Waits until nothing came for that long: the clock of the limit `idle_time`.
+    pub async fn idle_for(&self, limit: Duration) {
+        loop {
+            let quiet = self.lock().last.elapsed();
+            match limit.checked_sub(quiet) {
+                Some(left) if !left.is_zero() => tokio::time::sleep(left).await,
+                _ => return,
+            }
         }
+    }
+
+    /// Reads the bytes of a range.
+    pub fn read(&self, range: &Range) -> io::Result<Vec<u8>> {
+        let file = self.file(range.stream).ok_or(io::ErrorKind::NotFound)?;
+        let mut bytes = vec![0; range.len];
+        file.read_exact_at(&mut bytes, range.start).map(|()| bytes)
     }
 
     /// Cuts what is kept of a stream down to `result_output_bytes`: see [`View`].
     pub fn view(&self, stream: Stream, result_output_bytes: u64) -> View {
-        let state = self.lock();
-        View::new(state.kept(stream), state.count(stream), result_output_bytes)
+        let (file, count) = {
+            let state = self.lock();
+            (state.files[stream.index()].clone(), state.counts[stream.index()])
+        };
+        let read = |start: u64, end: u64| {
+            let mut bytes = vec![0; usize::try_from(end - start).unwrap_or(usize::MAX)];
+            match &file {
+                Some(file) => file.read_exact_at(&mut bytes, start).map(|()| bytes),
+                None => Ok(Vec::new()),
+            }
+        };
+        View::new(read, count, result_output_bytes).unwrap_or_else(|error| {
+            error!(%error, ?stream, "kept output unreadable");
+            View {
+                left_out: count.kept(),
+                ..View::nothing(count)
+            }
+        })
     }
 
-    fn pumping(&self) -> RwLockReadGuard<'_, ()> {
-        self.pumping.read().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn lock(&self) -> MutexGuard<'_, Chunks> {
+    fn lock(&self) -> MutexGuard<'_, State> {
         // No code that can panic half way through a change runs under this lock.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// One follower of an output. Dropping it is all there is to do about a client that went away.
-#[derive(Debug)]
-pub struct Reader {
-    output: Arc<Output>,
-    next: u64,
-}
+#[cfg(test)]
+pub(crate) mod testing {
+    //! Outputs whose bytes come from a test.
 
-impl Reader {
-    /// Waits for the next chunk; `None` when the output is finished and all of it was read. Safe to cancel.
-    pub async fn next(&mut self) -> Option<Chunk> {
-        loop {
-            let waiting = self.output.grown.notified();
-            tokio::pin!(waiting);
-            waiting.as_mut().enable();
-            let step = self.output.lock().take(self.next, Instant::now());
-            match step {
-                Taken::Chunk(chunk) => {
-                    self.next += 1;
-                    return Some(chunk);
-                }
-                Taken::End => return None,
-                Taken::Nothing => waiting.await,
-                Taken::Soon(delay) => {
-                    // The open chunk may be closed then; more bytes may close it sooner.
-                    let _ = tokio::time::timeout(delay, waiting).await;
-                }
-            }
-        }
+    use super::*;
+
+    /// A memory file as brig-jailer makes them.
+    pub(crate) fn memory_file() -> File {
+        rustix::fs::memfd_create("kept", rustix::fs::MemfdFlags::CLOEXEC).unwrap().into()
     }
-}
 
-/// What there is for a reader.
-#[derive(Debug)]
-enum Taken {
-    Chunk(Chunk),
-    /// Bytes are there, but their chunk stays open for this long.
-    Soon(Duration),
-    Nothing,
-    End,
+    /// An output with files.
+    pub(crate) fn output(cap: u64) -> Arc<Output> {
+        let output = Output::new(cap);
+        let file = || Some(Arc::new(memory_file()));
+        output.restore([file(), file()], [Count::default(); 2], Duration::ZERO);
+        output
+    }
+
+    /// Puts bytes into a stream, as far as they fit.
+    pub(crate) fn write(output: &Output, stream: Stream, bytes: &[u8]) {
+        let count = output.count(stream);
+        let keep = bytes.len().min(usize::try_from(output.cap() - count.kept()).unwrap());
+        let file = output.file(stream).unwrap();
+        file.write_all_at(&bytes[..keep], count.kept()).unwrap();
+        assert!(output.took(stream, keep as u64, (bytes.len() - keep) as u64));
+    }
 }
 
 #[cfg(test)]

@@ -2,8 +2,8 @@
 //!
 //! [`admit`] checks a request whole and makes a [`admit::Job`] of it; [`inputs`] takes its files into the spool. An
 //! [`execution::Execution`] is entered in the [`registry`] and the [`queue`] and recorded, and from then on belongs to
-//! one task, [`session::run`], which [`start`]s jail and program, [`watch`]es it ([`listen`] hears the Python kernel),
-//! [`collect`]s what it left, decides how it ended ([`finish`]) and puts the result together ([`report`]). Clients never touch that task: they
+//! one task, [`session::run`], which [`start`]s jail and program, [`watch`]es it (a thread, the [`pump`], moves what it
+//! reads and writes, and [`listen`]s to the Python kernel), [`collect`]s what it left, decides how it ended ([`finish`]) and puts the result together ([`report`]). Clients never touch that task: they
 //! follow the [`log`].
 
 pub mod admit;
@@ -13,8 +13,10 @@ pub mod fields;
 pub mod finish;
 pub mod gate;
 pub mod inputs;
+pub mod journal;
 pub mod listen;
 pub mod log;
+pub mod pump;
 pub mod queue;
 pub mod registry;
 pub mod report;

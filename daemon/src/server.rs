@@ -82,6 +82,7 @@ pub fn open(config: &Config, jailer: Jailer) -> Result<Arc<Host>, StartError> {
             files: KEPT_HELD.files.min(files / 2),
             ..KEPT_HELD
         }),
+        pumps: Arc::default(),
         tasks: Default::default(),
         draining: CancellationToken::new(),
     }))

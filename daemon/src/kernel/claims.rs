@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::fmt;
 
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 use serde::de::{Deserializer, MapAccess, Visitor};
 
 use crate::output::cut_text;
@@ -30,7 +30,7 @@ pub struct RichResult {
 }
 
 /// The exception that ended the code.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ErrorClaim {
     pub name: String,
     pub message: String,

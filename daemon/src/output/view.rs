@@ -1,6 +1,11 @@
 //! The short form of a stream that a result carries: its beginning and its end.
 
+use std::io;
+
 use super::Count;
+
+/// A character begins at most so many bytes before a place inside of it.
+const REACH: u64 = 3;
 
 /// What a result shows of a stream: the head, and the tail where something between had to be left out.
 ///
@@ -17,30 +22,49 @@ pub struct View {
 }
 
 impl View {
-    pub(super) fn new(kept: &[u8], count: Count, limit: u64) -> Self {
-        let limit = usize::try_from(limit).unwrap_or(usize::MAX);
+    /// Makes the view of a stream of which `read(start, end)` gives a part; only what is shown is read.
+    pub(super) fn new(
+        read: impl Fn(u64, u64) -> io::Result<Vec<u8>>,
+        count: Count,
+        limit: u64,
+    ) -> io::Result<Self> {
+        let mut len = count.kept();
         // The cap may have cut the last character in two.
-        let kept = if count.dropped > 0 {
-            &kept[..boundary_before(kept, kept.len())]
-        } else {
-            kept
-        };
-        if kept.len() <= limit {
-            return Self {
-                head: kept.to_vec(),
-                tail: Vec::new(),
-                left_out: 0,
-                count,
-            };
+        if count.dropped > 0 {
+            let from = len.saturating_sub(REACH);
+            let last = read(from, len)?;
+            len = from + boundary_before(&last, last.len()) as u64;
+        }
+        if len <= limit {
+            return Ok(Self {
+                head: read(0, len)?,
+                ..Self::nothing(count)
+            });
         }
         let tail_len = limit / 4;
-        let head = &kept[..boundary_before(kept, limit - tail_len)];
-        let tail = &kept[boundary_after(kept, kept.len() - tail_len)..];
-        let left_out = (kept.len() - head.len() - tail.len()) as u64;
-        Self {
-            head: head.to_vec(),
-            tail: tail.to_vec(),
+        let mut head = read(0, limit - tail_len)?;
+        head.truncate(boundary_before(&head, head.len()));
+        // The cut is seen from what is around it.
+        let cut = len - tail_len;
+        let from = cut.saturating_sub(REACH);
+        let around = read(from, len)?;
+        let before = usize::try_from(cut - from).unwrap_or(0);
+        let tail = around[boundary_after(&around, before)..].to_vec();
+        let left_out = len - head.len() as u64 - tail.len() as u64;
+        Ok(Self {
+            head,
+            tail,
             left_out,
+            count,
+        })
+    }
+
+    /// The view of a stream of which nothing is shown.
+    pub(super) fn nothing(count: Count) -> Self {
+        Self {
+            head: Vec::new(),
+            tail: Vec::new(),
+            left_out: 0,
             count,
         }
     }

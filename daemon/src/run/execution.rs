@@ -64,6 +64,10 @@ pub enum StopCause {
     Output,
     Cancel,
     ClientGone,
+    /// Nothing was written for so many milliseconds.
+    IdleTime(u64),
+    /// Brig could not keep what it must.
+    Fault,
     /// The daemon ends.
     Shutdown,
 }

@@ -117,6 +117,8 @@ fn decide(facts: &Facts<'_>) -> (Status, Option<Cause>) {
             Some(JailCause::Memory) => memory(facts, &end),
             Some(JailCause::Asked) => stopped(facts),
             Some(JailCause::Internal) => lost("the jail died"),
+            // What must not be written was written before the end, however soon that came.
+            None if facts.stop == Some(StopCause::Output) => stopped(facts),
             None => by_itself(facts, &end),
         },
         Ended::Unconfirmed if facts.stop.is_some() => stopped(facts),
@@ -194,6 +196,11 @@ fn stopped(facts: &Facts<'_>) -> (Status, Option<Cause>) {
                 }),
             )
         }
+        Some(StopCause::IdleTime(limit)) => idle_time(limit),
+        Some(StopCause::Fault) => {
+            let message = "Brig could not keep what the code wrote".to_owned();
+            (Status::Failed, Some(plain(CauseKind::Internal, message)))
+        }
         Some(StopCause::Cancel) => cancelled(CauseKind::Cancel, "somebody asked for its end"),
         Some(StopCause::ClientGone) => cancelled(CauseKind::ClientGone, "the caller went away"),
         Some(StopCause::Shutdown) => lost("brigd was told to stop, and the code did not end in the time that was left"),
@@ -206,7 +213,11 @@ pub fn stopped_early(stop: StopCause) -> Conclusion {
     let (status, cause) = match stop {
         StopCause::ClientGone => cancelled(CauseKind::ClientGone, "the caller went away before the code started"),
         StopCause::Shutdown => lost("brigd was told to stop before the code started"),
-        StopCause::Cancel | StopCause::WallTime | StopCause::Output => {
+        StopCause::Cancel
+        | StopCause::WallTime
+        | StopCause::Output
+        | StopCause::IdleTime(_)
+        | StopCause::Fault => {
             cancelled(CauseKind::Cancel, "somebody asked for its end before the code started")
         }
     };
@@ -230,6 +241,17 @@ fn wall_time(facts: &Facts<'_>) -> (Status, Option<Cause>) {
             limit: Some(limit),
             used: Some(facts.duration_ms),
             ..cause
+        }),
+    )
+}
+
+fn idle_time(limit: u64) -> (Status, Option<Cause>) {
+    let message = format!("the code wrote nothing for {}", seconds(limit));
+    (
+        Status::Timeout,
+        Some(Cause {
+            limit: Some(limit),
+            ..plain(CauseKind::IdleTime, message)
         }),
     )
 }
@@ -308,6 +330,7 @@ fn limits_hit(facts: &Facts<'_>, cause: Option<&Cause>) -> Vec<CauseKind> {
     let mut hit = Vec::new();
     let limits = [
         CauseKind::WallTime,
+        CauseKind::IdleTime,
         CauseKind::SessionAge,
         CauseKind::Memory,
         CauseKind::Processes,

@@ -1,24 +1,39 @@
 //! What happened to one execution: kept in order, followed by any number of clients at their own pace.
 //!
-//! The log holds events and, for output, only the numbers of chunks: their bytes stay in the kept [`Output`], so that
+//! The log holds events and, for output, only where chunks lie: their bytes stay in the kept [`Output`], so that
 //! nothing is held twice. Sequence numbers are places in the log, from 1. `accepted` is not kept: it is made from the
 //! present state whenever a follower has an old one. Bytes of artifacts are read for each follower that wants them.
+//!
+//! Once the program runs, each entry is in the [`Journal`] before anybody sees it, so that the next brigd has the same
+//! log under the same numbers ([`Log::restore`]): of the events it gets all, of the files that were collected not the
+//! bytes.
 
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::FileExt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::SystemTime;
 
 use brig_jailer::ids::Id;
 use brig_proto::v1::execution_event::Event;
+use brig_proto::sizes::FINISHED_RESULTS_MAX;
 use brig_proto::v1::{
     Artifact, ArtifactChunk, ExecutionAccepted, ExecutionEvent, ExecutionOutput, ExecutionResult, ExecutionState,
     Notice, NoticeKind, OutputStream,
 };
 use prost::Message;
-use tokio::sync::watch;
+use tokio::sync::{Notify, watch};
 use tonic::Status;
+use tracing::error;
 
 use crate::artifacts::Stored;
-use crate::output::{Output, Stream};
+use crate::kernel::{ErrorClaim, Mark};
+use crate::output::{Count, Output, Range, Stream};
+use crate::run::journal::{Counts, Head, Journal, JournalError, Kept, Record, ago, nanos};
+use crate::run::listen::Claims;
+
+/// What memory files take up in steps of, in bytes.
+const PAGE: u64 = 4096;
 
 /// The most notices of an execution: a guest can cause them.
 const NOTICES_MAX: usize = 128;
@@ -32,6 +47,8 @@ pub struct Log {
     state: Mutex<State>,
     /// Counts changes, so that followers wait for the next one.
     changes: watch::Sender<u64>,
+    /// Wakes whoever ends what can't be kept.
+    failed: Notify,
 }
 
 /// What something that is kept takes up.
@@ -62,9 +79,22 @@ struct State {
     /// Counts the states that `accepted` tells.
     version: u64,
     entries: Vec<Entry>,
-    /// Chunks of the output that are among the entries.
+    /// How much of each stream is among the entries.
+    told: [u64; 2],
     chunks: u64,
     notices: usize,
+    /// Whether it was told that output is dropped.
+    limit_told: bool,
+    /// Until the end: what the next brigd reads.
+    journal: Option<Journal>,
+    frames: Option<Arc<File>>,
+    counts: Counts,
+    mark: Mark,
+    error: Option<ErrorClaim>,
+    /// Nothing more of the output counts.
+    sealed: bool,
+    /// Why not everything can be kept.
+    fault: Option<String>,
     /// Bytes that the entries take up.
     bytes: usize,
     /// Files of the spool that the entries hold.
@@ -76,10 +106,22 @@ struct State {
 
 #[derive(Debug, Clone)]
 enum Entry {
-    Event(SystemTime, Box<Event>),
-    /// The number of a chunk of the output.
-    Output(u64),
-    Artifact(SystemTime, Box<Artifact>, Option<Arc<Stored>>),
+    /// An event; the bytes of an artifact if a client may have them.
+    Event(Box<ExecutionEvent>, Option<Arc<Stored>>),
+    Output(Range),
+}
+
+/// What a pump needs to know of the past.
+#[derive(Debug)]
+pub(super) struct Past {
+    /// The file that the bytes for stdin lie in, and which they are.
+    pub journal: Arc<File>,
+    pub frames: Option<Arc<File>>,
+    pub head: Head,
+    pub chunks: u64,
+    pub counts: Counts,
+    pub mark: Mark,
+    pub sealed: bool,
 }
 
 /// One client that follows a log.
@@ -106,7 +148,7 @@ struct Transfer {
 /// What a follower does next.
 enum Step {
     Tell(Box<ExecutionEvent>),
-    Fetch(u64),
+    Fetch(Range),
     Transfer(Box<ExecutionEvent>, Transfer),
     Refuse(Status),
     Wait,
@@ -150,8 +192,17 @@ impl Log {
             progress,
             version: 0,
             entries: Vec::new(),
+            told: [0; 2],
             chunks: 0,
             notices: 0,
+            limit_told: false,
+            journal: None,
+            frames: None,
+            counts: Counts::default(),
+            mark: Mark::default(),
+            error: None,
+            sealed: false,
+            fault: None,
             bytes: 0,
             files: Held::default(),
             closed: false,
@@ -163,7 +214,65 @@ impl Log {
             output,
             state: Mutex::new(state),
             changes: watch::Sender::new(0),
+            failed: Notify::new(),
         }
+    }
+
+    /// Reads the log of an execution that an earlier brigd began. `output` must be new and have the same cap.
+    ///
+    /// What had left the pipes and was told to nobody becomes further chunks, so that nothing is told twice or lost.
+    pub fn restore(execution: Id, session: Id, output: Arc<Output>, kept: Kept) -> Result<Self, JournalError> {
+        let (journal, counts, records) = Journal::open(Arc::new(kept.journal.into()))?;
+        let log = Self::new(execution, session, output);
+        {
+            let mut state = log.lock();
+            state.progress.state = ExecutionState::Running;
+            state.counts = counts;
+            let sealed = records.into_iter().try_fold(None, |sealed, record| {
+                Ok::<_, JournalError>(state.replay(record)?.or(sealed))
+            })?;
+            state.journal = Some(journal);
+            state.frames = kept.frames.map(|fd| Arc::new(fd.into()));
+            let files = [kept.stdout, kept.stderr].map(|fd| fd.map(|fd| Arc::new(File::from(fd))));
+            let mut found = [Count::default(); 2];
+            for ((found, file), dropped) in found.iter_mut().zip(&files).zip(counts.dropped) {
+                let kept = file.as_ref().map_or(Ok(0), |file| file.metadata().map(|data| data.len()))?;
+                let bytes = kept + dropped;
+                *found = Count { bytes, dropped };
+            }
+            let last = state.last_output();
+            log.output.restore(files, sealed.unwrap_or(found), ago(last));
+            state.sealed = sealed.is_some();
+            if state.sealed {
+                log.output.seal();
+            } else {
+                state.tell_rest(&log.output);
+                if log.output.is_limited() {
+                    state.tell_limit(log.output.cap());
+                }
+            }
+        }
+        Ok(log)
+    }
+
+    /// Takes the files of the execution when its program was started, and keeps what it is to be given: bytes for stdin
+    /// and the kernel's request.
+    pub fn keep(&self, kept: Kept, stdin: &[u8], request: &[u8]) -> io::Result<()> {
+        let frames: Option<Arc<File>> = kept.frames.map(|fd| Arc::new(fd.into()));
+        if let Some(frames) = &frames {
+            frames.write_all_at(request, 0)?;
+        }
+        let mut state = self.lock();
+        let records: Vec<_> = state.entries.iter().map(Entry::record).collect();
+        let journal = Journal::begin(Arc::new(kept.journal.into()), stdin, request.len() as u64, &records)?;
+        if let Some(frames) = &frames {
+            frames.set_len(journal.head.frames())?;
+        }
+        state.journal = Some(journal);
+        state.frames = frames;
+        let files = [kept.stdout, kept.stderr].map(|fd| fd.map(|fd| Arc::new(File::from(fd))));
+        self.output.restore(files, [Count::default(); 2], std::time::Duration::ZERO);
+        Ok(())
     }
 
     /// Tells where the execution is.
@@ -182,53 +291,151 @@ impl Log {
         self.change(|log| {
             log.progress.pid = Some(started.pid);
             log.progress.start_time = Some(time);
-            log.push(Entry::Event(time, Box::new(Event::Started(started))));
+            log.tell(time, Event::Started(started));
         });
     }
 
     /// Adds an event.
     pub fn tell(&self, event: Event) {
-        self.change(|log| log.push(Entry::Event(SystemTime::now(), Box::new(event))));
+        self.change(|log| log.tell(SystemTime::now(), event));
     }
 
     /// Adds a notice; of too many the last are left out.
     pub fn notice(&self, kind: NoticeKind, message: impl Into<String>) {
-        let notice = Notice {
-            kind: kind.into(),
-            message: message.into(),
-        };
-        self.change(|log| {
-            if log.notices < NOTICES_MAX {
-                log.notices += 1;
-                log.push(Entry::Event(SystemTime::now(), Box::new(Event::Notice(notice))));
-            }
-        });
+        self.change(|log| log.notice(kind, message.into()));
     }
 
     /// Adds an artifact, with its bytes if a client may have them.
     pub fn artifact(&self, artifact: Artifact, bytes: Option<Arc<Stored>>) {
-        self.change(|log| log.push(Entry::Artifact(SystemTime::now(), Box::new(artifact), bytes)));
+        let told = event(0, SystemTime::now(), Event::Artifact(artifact));
+        self.change(|log| log.push(Entry::Event(Box::new(told), bytes)));
     }
 
-    /// Adds chunks of the output as they come, until the output is finished.
-    pub async fn follow_output(&self) {
-        let mut reader = self.output.follow(0);
-        while let Some(chunk) = reader.next().await {
-            self.change(|log| log.push_output(chunk.sequence + 1));
+    /// The kept output.
+    pub(super) fn output(&self) -> &Arc<Output> {
+        &self.output
+    }
+
+    /// Adds chunks of the output.
+    pub(super) fn output_came(&self, chunks: Vec<Range>) {
+        self.change(|log| {
+            if !log.sealed {
+                chunks.into_iter().for_each(|range| log.push(Entry::Output(range)));
+            }
+        });
+    }
+
+    /// Tells, once, that output is being dropped.
+    pub(super) fn limit_reached(&self) {
+        self.change(|log| {
+            if !log.sealed {
+                log.tell_limit(self.output.cap());
+            }
+        });
+    }
+
+    /// Writes down how much was dropped: of stdout, of stderr, of the kernel's frames.
+    pub(super) fn dropped(&self, dropped: [u64; 3]) {
+        self.unseen(|log| {
+            let last = nanos(SystemTime::now());
+            log.counts = Counts { dropped, last };
+            let counts = log.counts;
+            log.journaled(|journal| journal.count(&counts));
+        });
+    }
+
+    /// Notes how far the kernel was heard, with what is told of what it said: all of it or nothing.
+    pub(super) fn heard(&self, said: Vec<Event>, error: Option<ErrorClaim>, mark: Mark) {
+        self.change(|log| {
+            if log.sealed || log.closed {
+                return;
+            }
+            log.mark = mark;
+            log.error = log.error.take().or_else(|| error.clone());
+            if said.is_empty() {
+                return log.journaled(|journal| journal.append(&Record::Heard(mark, error)));
+            }
+            let time = SystemTime::now();
+            let told = |(place, said): (u64, Event)| Box::new(event(place, time, said));
+            let told: Vec<_> = (log.entries.len() as u64 + 1..).zip(said).map(told).collect();
+            let record = Record::Events(told.iter().map(|told| told.encode_to_vec()).collect(), Some(mark));
+            log.journaled(|journal| journal.append(&record));
+            told.into_iter().for_each(|told| log.enter(Entry::Event(told, None)));
+        });
+    }
+
+    /// Says that nothing more of the output counts, whatever a thread that is late does. What left the pipes is told.
+    pub(super) fn seal(&self) {
+        self.change(|log| {
+            if log.sealed {
+                return;
+            }
+            log.sealed = true;
+            let counts = self.output.seal();
+            log.tell_rest(&self.output);
+            log.journaled(|journal| journal.append(&Record::Sealed(counts)));
+        });
+    }
+
+    /// What the kernel said so far, as far as the final message can carry it.
+    pub(super) fn claims(&self) -> Claims {
+        let log = self.lock();
+        let mut bytes = 0;
+        let results = log.entries.iter().filter_map(|entry| match entry {
+            Entry::Event(told, _) => match &told.event {
+                Some(Event::Result(result)) => Some(result),
+                _ => None,
+            },
+            Entry::Output(_) => None,
+        });
+        let fits = results.filter(|result| {
+            bytes += result.encoded_len();
+            bytes <= FINISHED_RESULTS_MAX
+        });
+        Claims {
+            results: fits.cloned().collect(),
+            error: log.error.clone(),
         }
     }
 
-    /// Adds all of the output that was read so far, before something that must not overtake it.
-    pub fn catch_up(&self) {
-        let chunks = self.output.settle();
-        self.change(|log| log.push_output(chunks));
+    /// What a pump goes on from; nothing where no files were given.
+    pub(super) fn past(&self) -> Option<Past> {
+        let log = self.lock();
+        let journal = log.journal.as_ref()?;
+        Some(Past {
+            journal: Arc::clone(journal.file()),
+            frames: log.frames.clone(),
+            head: journal.head,
+            chunks: log.chunks,
+            counts: log.counts,
+            mark: log.mark,
+            sealed: log.sealed,
+        })
+    }
+
+    /// Notes that something can't be kept.
+    pub(super) fn fail(&self, fault: String) {
+        self.unseen(|log| {
+            log.fault.get_or_insert(fault);
+        });
+    }
+
+    /// Waits until something can't be kept; for whoever ends the execution then.
+    pub(super) async fn failed(&self) -> String {
+        loop {
+            let waiting = self.failed.notified();
+            tokio::pin!(waiting);
+            waiting.as_mut().enable();
+            if let Some(fault) = &self.lock().fault {
+                return fault.clone();
+            }
+            waiting.await;
+        }
     }
 
     /// Ends the log with the result. Only the first end counts.
     pub fn finish(&self, result: ExecutionResult, time: SystemTime) {
-        self.end(result, time, |log, result| {
-            log.push(Entry::Event(time, Box::new(Event::Finished(result))))
-        });
+        self.end(result, time, |log, result| log.tell(time, Event::Finished(result)));
     }
 
     /// Ends the log of an execution that never started: who follows it gets the refusal.
@@ -243,14 +450,12 @@ impl Log {
 
     /// What the log takes up, output included.
     pub fn holds(&self) -> Held {
-        let kept = |stream| {
-            let count = self.output.count(stream);
-            count.bytes - count.dropped
-        };
-        let output = kept(Stream::Stdout) + kept(Stream::Stderr);
+        let output = Stream::BOTH.map(|stream| self.output.count(stream).kept().next_multiple_of(PAGE));
+        let open = self.output.open_files();
         let log = self.lock();
         Held {
-            memory_bytes: log.bytes as u64 + output,
+            memory_bytes: log.bytes as u64 + output.iter().sum::<u64>(),
+            files: log.files.files + open,
             ..log.files
         }
     }
@@ -280,12 +485,26 @@ impl Log {
             log.progress.queue_position = 0;
             how(log, result);
             log.closed = true;
+            (log.journal, log.frames) = (None, None);
+            if !log.sealed {
+                log.sealed = true;
+                self.output.seal();
+            }
         });
     }
 
     fn change(&self, change: impl FnOnce(&mut State)) {
-        change(&mut self.lock());
+        self.unseen(change);
         self.changes.send_modify(|count| *count += 1);
+    }
+
+    /// Changes what no follower looks at.
+    fn unseen(&self, change: impl FnOnce(&mut State)) {
+        let mut state = self.lock();
+        change(&mut state);
+        if state.fault.is_some() {
+            self.failed.notify_waiters();
+        }
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
@@ -305,30 +524,140 @@ impl Log {
 }
 
 impl State {
-    /// Adds the chunks that are not among the entries yet.
-    fn push_output(&mut self, chunks: u64) {
-        for chunk in self.chunks..chunks {
-            self.push(Entry::Output(chunk));
-        }
-        self.chunks = self.chunks.max(chunks);
+    fn tell(&mut self, time: SystemTime, kind: Event) {
+        self.push(Entry::Event(Box::new(event(0, time, kind)), None));
     }
 
-    fn push(&mut self, entry: Entry) {
+    fn notice(&mut self, kind: NoticeKind, message: String) {
+        if self.notices < NOTICES_MAX {
+            let kind = kind.into();
+            self.tell(SystemTime::now(), Event::Notice(Notice { kind, message }));
+        }
+    }
+
+    fn tell_limit(&mut self, cap: u64) {
+        if !self.limit_told {
+            self.notice(
+                NoticeKind::OutputDropped,
+                format!("output beyond {cap} bytes of a stream is dropped"),
+            );
+            // Also where there were too many notices.
+            self.limit_told = true;
+        }
+    }
+
+    /// Adds what is kept of the output and not among the entries.
+    fn tell_rest(&mut self, output: &Output) {
+        for stream in Stream::BOTH {
+            let kept = output.count(stream).kept();
+            for range in Range::cut(stream, self.told[stream.index()], kept, SystemTime::now()) {
+                self.push(Entry::Output(range));
+            }
+        }
+    }
+
+    /// Adds an entry, to the journal first.
+    fn push(&mut self, mut entry: Entry) {
         if self.closed {
             return;
         }
-        self.bytes += std::mem::size_of::<Entry>()
-            + match &entry {
-                Entry::Event(_, event) => event.encoded_len(),
-                Entry::Output(_) => 0,
-                Entry::Artifact(_, artifact, _) => artifact.encoded_len(),
-            };
-        if let Entry::Artifact(_, _, Some(file)) = &entry {
-            self.files.files += 1;
-            self.files.file_bytes += file.size();
+        if let Entry::Event(told, _) = &mut entry {
+            told.sequence = self.entries.len() as u64 + 1;
+        }
+        let record = entry.record();
+        self.journaled(|journal| journal.append(&record));
+        self.enter(entry);
+    }
+
+    fn enter(&mut self, entry: Entry) {
+        self.bytes += std::mem::size_of::<Entry>();
+        match &entry {
+            Entry::Event(told, file) => {
+                self.bytes += told.encoded_len();
+                if let Some(file) = file {
+                    self.files.files += 1;
+                    self.files.file_bytes += file.size();
+                }
+                if let Some(Event::Notice(notice)) = &told.event {
+                    self.notices += 1;
+                    self.limit_told |= notice.kind() == NoticeKind::OutputDropped;
+                }
+            }
+            Entry::Output(range) => {
+                self.told[range.stream.index()] = range.end();
+                self.chunks += 1;
+            }
         }
         self.entries.push(entry);
         self.progress.last_sequence = self.entries.len() as u64;
+    }
+
+    /// Writes to the journal, if there is one; what fails ends the execution.
+    fn journaled(&mut self, write: impl FnOnce(&mut Journal) -> io::Result<()>) {
+        if let Some(journal) = &mut self.journal
+            && let Err(error) = write(journal)
+        {
+            error!(%error, "journal not written");
+            self.journal = None;
+            self.fault.get_or_insert(format!("journal: {error}"));
+        }
+    }
+
+    /// Does what a record says; gives the final counts, if it has them.
+    fn replay(&mut self, record: Record) -> Result<Option<[Count; 2]>, JournalError> {
+        match record {
+            Record::Output(range) => self.enter(Entry::Output(range)),
+            Record::Events(events, mark) => {
+                events.iter().try_for_each(|bytes| self.replay_event(bytes))?;
+                self.mark = mark.unwrap_or(self.mark);
+            }
+            Record::Heard(mark, error) => {
+                self.mark = mark;
+                self.error = self.error.take().or(error);
+            }
+            Record::Sealed(counts) => return Ok(Some(counts)),
+        }
+        Ok(None)
+    }
+
+    fn replay_event(&mut self, bytes: &[u8]) -> Result<(), JournalError> {
+        let place = self.entries.len() as u64 + 1;
+        let told = ExecutionEvent::decode(bytes).map_err(|_bad| JournalError::Event(place))?;
+        let time = told.time.and_then(|time| SystemTime::try_from(time).ok());
+        match &told.event {
+            Some(Event::Started(started)) => {
+                self.progress.pid = Some(started.pid);
+                self.progress.start_time = time;
+            }
+            Some(Event::Finished(result)) => {
+                self.progress.state = ExecutionState::Finished;
+                self.progress.result = Some(Box::new(result.clone()));
+                self.progress.end_time = time;
+                self.closed = true;
+            }
+            _ => {}
+        }
+        self.enter(Entry::Event(Box::new(told), None));
+        Ok(())
+    }
+
+    /// When output came last, as far as it was written down.
+    fn last_output(&self) -> u64 {
+        let chunk = self.entries.iter().rev().find_map(|entry| match entry {
+            Entry::Output(range) => Some(range.time),
+            Entry::Event(..) => None,
+        });
+        let time = chunk.or(self.progress.start_time).unwrap_or_else(SystemTime::now);
+        self.counts.last.max(nanos(time))
+    }
+}
+
+impl Entry {
+    fn record(&self) -> Record {
+        match self {
+            Self::Event(told, _) => Record::Events(vec![told.encode_to_vec()], None),
+            Self::Output(range) => Record::Output(*range),
+        }
     }
 }
 
@@ -342,7 +671,7 @@ impl Follower {
             self.changes.mark_unchanged();
             match self.step() {
                 Step::Tell(event) => return Some(Ok(*event)),
-                Step::Fetch(chunk) => return self.fetch(chunk).await.map(Ok),
+                Step::Fetch(range) => return Some(self.fetch(&range)),
                 Step::Transfer(event, transfer) => {
                     self.transfer = Some(transfer);
                     return Some(Ok(*event));
@@ -372,43 +701,36 @@ impl Follower {
                 _ => Step::Wait,
             };
         };
-        let sequence = self.next as u64 + 1;
-        if let Entry::Output(chunk) = entry {
-            // The place moves on once the chunk was fetched, so that a cancelled call loses nothing.
-            return Step::Fetch(*chunk);
-        }
         self.next += 1;
         match entry.clone() {
-            Entry::Event(time, kind) => Step::Tell(Box::new(event(sequence, time, *kind))),
-            Entry::Output(chunk) => Step::Fetch(chunk),
-            Entry::Artifact(time, artifact, file) => {
-                let transfer = file.filter(|_| self.inline).map(|file| Transfer {
-                    artifact: artifact.artifact_id.clone(),
-                    file,
-                    offset: 0,
-                });
-                let told = Box::new(event(sequence, time, Event::Artifact(*artifact)));
-                match transfer {
-                    Some(transfer) => Step::Transfer(told, transfer),
-                    None => Step::Tell(told),
+            Entry::Output(range) => Step::Fetch(range),
+            Entry::Event(told, file) => match (file.filter(|_| self.inline), &told.event) {
+                (Some(file), Some(Event::Artifact(artifact))) => {
+                    let transfer = Transfer {
+                        artifact: artifact.artifact_id.clone(),
+                        file,
+                        offset: 0,
+                    };
+                    Step::Transfer(told, transfer)
                 }
-            }
+                _ => Step::Tell(told),
+            },
         }
     }
 
-    async fn fetch(&mut self, chunk: u64) -> Option<ExecutionEvent> {
-        let chunk = self.log.output.follow(chunk).next().await?;
-        self.next += 1;
-        let stream = match chunk.stream {
+    fn fetch(&self, range: &Range) -> Result<ExecutionEvent, Status> {
+        let data = self.log.output.read(range);
+        let data = data.map_err(|error| Status::internal(format!("kept output: {error}")))?;
+        let stream = match range.stream {
             Stream::Stdout => OutputStream::Stdout,
             Stream::Stderr => OutputStream::Stderr,
         };
         let output = ExecutionOutput {
             stream: stream.into(),
-            data: chunk.data.into(),
-            offset: chunk.offset,
+            data: data.into(),
+            offset: range.start,
         };
-        Some(event(self.next as u64, chunk.time, Event::Output(output)))
+        Ok(event(self.next as u64, range.time, Event::Output(output)))
     }
 
     /// Reads the next bytes of an artifact. A cancelled call reads them again.

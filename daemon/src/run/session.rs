@@ -18,11 +18,11 @@ use crate::run::admit::{Job, Work};
 use crate::run::collect::{Collection, collect};
 use crate::run::execution::{Execution, StopCause};
 use crate::run::finish::{Ended, conclude, stopped_early};
-use crate::run::listen::{Claims, KernelInput};
+use crate::run::listen::Claims;
 use crate::run::queue::{Permit, Place};
 use crate::run::report::{self, Report};
 use crate::run::start::{Started, start};
-use crate::run::watch::{Given, watch};
+use crate::run::watch::{Given, Terms, watch};
 use crate::status::Problem;
 
 /// How long a jail may take to go.
@@ -146,6 +146,10 @@ async fn to_end(
 ) {
     let start_time = SystemTime::now();
     let start = Instant::now();
+    // Before anything is told that the next brigd should know of.
+    if let Err(error) = given(job).keep(execution, started.kept) {
+        execution.log.fail(format!("journal: {error}"));
+    }
     execution.log.started(
         ExecutionStarted {
             pid: started.pid,
@@ -154,18 +158,17 @@ async fn to_end(
         start_time,
     );
     info!(pid = started.pid, "execution started");
-    let given = given(job);
+    let terms = Terms {
+        timeout: Duration::from_millis(job.limits.timeout_ms),
+        elapsed: Duration::ZERO,
+        idle: None,
+        patience: Duration::from_millis(job.limits.start_timeout_ms),
+        held: false,
+        end: None,
+    };
     let (ended, claims) = match jail {
         Some(jail) => {
-            watch(
-                jail,
-                execution,
-                &job.policy,
-                started.pipes,
-                given,
-                job.limits.timeout_ms,
-            )
-            .await
+            watch(jail, execution, &job.policy, &host.pumps, started.pipes, terms).await
         }
         None => (Ended::Lost, Claims::default()),
     };
@@ -203,24 +206,20 @@ fn worth_collecting(execution: &Execution, ended: Ended) -> bool {
 }
 
 fn given(job: &mut Job) -> Given {
-    let stdin = job.stdin.take();
-    let patience = Duration::from_millis(job.limits.start_timeout_ms);
+    let stdin = job.stdin.take().unwrap_or_default();
     let kernel = match &mut job.work {
         Work::Command { .. } => None,
         Work::Code {
             source,
             filename,
             arguments,
-        } => Some(KernelInput {
-            patience,
-            run: kernel::Run {
-                code: std::mem::take(source),
-                argv: std::iter::once(filename.clone())
-                    .chain(std::mem::take(arguments))
-                    .collect(),
-                filename: filename.clone(),
-                threads: u32::try_from(job.limits.cpu_millis.div_ceil(1000)).unwrap_or(1).max(1),
-            },
+        } => Some(kernel::Run {
+            code: std::mem::take(source),
+            argv: std::iter::once(filename.clone())
+                .chain(std::mem::take(arguments))
+                .collect(),
+            filename: filename.clone(),
+            threads: u32::try_from(job.limits.cpu_millis.div_ceil(1000)).unwrap_or(1).max(1),
         }),
     };
     Given { stdin, kernel }
@@ -255,7 +254,6 @@ async fn finish(host: &Host, mut report: Report<'_>) {
 
 /// Records and tells the end of an execution whose code never started.
 async fn not_started(host: &Host, execution: &Arc<Execution>, why: NotStarted, times: Times) {
-    execution.output.finish();
     let conclusion = match &why {
         NotStarted::Stopped(cause) => stopped_early(*cause),
         NotStarted::Failed(problem) => report::not_started(problem),

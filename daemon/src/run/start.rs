@@ -12,6 +12,7 @@ use crate::host::Host;
 use crate::jailer::{Jail, JailerError, Message};
 use crate::run::admit::{Content, Job, Work};
 use crate::run::collect::walk;
+use crate::run::journal::Kept;
 use crate::run::watch::Pipes;
 use crate::status::{FieldProblem, Problem};
 
@@ -22,6 +23,8 @@ pub struct Started {
     pub enforced: Enforced,
     pub pid: u32,
     pub pipes: Pipes,
+    /// The files of what is kept.
+    pub kept: Kept,
 }
 
 /// Makes the session, puts the inputs in, and starts the program.
@@ -56,13 +59,14 @@ pub async fn start(host: &Host, job: &Job, slot: &mut Option<Jail>) -> Result<St
         .ok_or_else(|| unexpected("files-helper", "the file helper's socket did not come"))?;
     let mut files = Files::new(socket).map_err(|error| unexpected("files-helper", &error.to_string()))?;
     put_inputs(job, &mut files).await?;
-    let (pid, pipes) = spawn(job, jail).await?;
+    let (pid, pipes, kept) = spawn(job, jail).await?;
     debug!(pid, "program started");
     Ok(Started {
         files,
         enforced,
         pid,
         pipes,
+        kept,
     })
 }
 
@@ -91,7 +95,7 @@ async fn put_inputs(job: &Job, files: &mut Files) -> Result<(), Problem> {
     Ok(())
 }
 
-async fn spawn(job: &Job, jail: &mut Jail) -> Result<(u32, Pipes), Problem> {
+async fn spawn(job: &Job, jail: &mut Jail) -> Result<(u32, Pipes, Kept), Problem> {
     let request = Spawn {
         session: job.session.clone(),
         execution: job.execution.clone(),
@@ -116,11 +120,9 @@ async fn spawn(job: &Job, jail: &mut Jail) -> Result<(u32, Pipes), Problem> {
             event: Event::Spawned { pid, streams, .. },
             fds,
         } => {
-            let pipes = Pipes::new(streams, fds);
-            Ok((
-                pid,
-                pipes.ok_or_else(|| unexpected("streams", "other descriptors came than were told"))?,
-            ))
+            let (pipes, kept) = Pipes::new(streams, fds)
+                .ok_or_else(|| unexpected("streams", "other descriptors came than were told"))?;
+            Ok((pid, pipes, kept))
         }
         message => {
             let problem = refusal(message, "starting the program");

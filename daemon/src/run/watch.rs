@@ -1,35 +1,31 @@
-//! A started program, watched to its end: pipes are emptied, the kernel is listened to, the deadline is held.
+//! A started program, watched to its end: its [`pump`](crate::run::pump) runs, deadlines are held, limits are acted on.
 //!
 //! Nothing of the guest is waited for without a limit: once the jailer has told the end, what is still in the pipes has
-//! half a second, what is still in the kernel's pipe a tenth.
+//! half a second. It is the same for a program that an earlier brigd started: its log was restored, and its pipes come
+//! from the jailer again.
 
 use std::os::fd::OwnedFd;
-use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
+use std::sync::Arc;
+use std::time::{Duration, Instant as StdInstant};
 
-use brig_jailer::api::{Event, Request, Streams};
+use brig_jailer::api::{End, Event, Input, Request, Streams};
 use brig_jailer::policy::{OnOutputLimit, Policy};
 use brig_proto::v1::NoticeKind;
-use tokio::io::AsyncWriteExt;
-use tokio::net::unix::pipe;
-use tokio::task::{JoinHandle, JoinSet};
-use tokio::time::{Instant, sleep_until, timeout};
-use tracing::{debug, warn};
+use tokio::time::{Instant, sleep_until};
+use tracing::{debug, error};
 
 use crate::jailer::Jail;
-use crate::output::{Stream, pump};
+use crate::kernel;
 use crate::run::execution::{Execution, StopCause};
 use crate::run::finish::Ended;
-use crate::run::listen::{Claims, KernelInput, KernelPipes, Listener};
+use crate::run::journal::Kept;
+use crate::run::listen::Claims;
+use crate::run::pump::{Finish, Handle, Pumps};
 
 /// How much later than the jailer brigd ends an execution that is out of time.
 const SLACK: Duration = Duration::from_millis(500);
 /// How long after the end the pipes may still bring something.
 const PIPES: Duration = Duration::from_millis(500);
-/// How long after the end the kernel's pipe may still bring something.
-const FRAMES: Duration = Duration::from_millis(100);
-/// How long a task may take to end that was told to. It ends at its next await, unless a call of its holds it.
-const ABORT: Duration = Duration::from_secs(1);
 /// How long the jailer may take to kill.
 const KILL: Duration = Duration::from_secs(5);
 
@@ -39,104 +35,113 @@ pub struct Pipes {
     pub stdin: Option<OwnedFd>,
     pub stdout: Option<OwnedFd>,
     pub stderr: Option<OwnedFd>,
-    pub kernel: Option<KernelPipes>,
+    /// Where a Python kernel's request goes in.
+    pub request: Option<OwnedFd>,
+    /// Where its frames come out.
+    pub frames: Option<OwnedFd>,
 }
 
 /// What is given to the program.
 #[derive(Debug, Default)]
 pub struct Given {
-    pub stdin: Option<Vec<u8>>,
-    pub kernel: Option<KernelInput>,
+    pub stdin: Vec<u8>,
+    pub kernel: Option<kernel::Run>,
+}
+
+/// How a program is watched.
+#[derive(Debug, Clone, Copy)]
+pub struct Terms {
+    /// Wall time that the program may take in all.
+    pub timeout: Duration,
+    /// What it has taken of that already.
+    pub elapsed: Duration,
+    /// How long it may write nothing.
+    pub idle: Option<Duration>,
+    /// How long a kernel may take to read its request.
+    pub patience: Duration,
+    /// Whether the jailer holds the session, and copies of the ways into its programs.
+    pub held: bool,
+    /// How it ended, if that is known.
+    pub end: Option<End>,
 }
 
 impl Pipes {
-    /// Takes the descriptors apart that came with `Spawned`; `None` if they are not as many as it said.
-    pub fn new(streams: Streams, fds: Vec<OwnedFd>) -> Option<Self> {
+    /// Takes the descriptors apart that came with `Spawned` or `HeldExecution`; `None` if they are not as many as it
+    /// said.
+    pub fn new(streams: Streams, fds: Vec<OwnedFd>) -> Option<(Self, Kept)> {
+        if streams.terminal {
+            // None was asked for.
+            return None;
+        }
         let mut fds = fds.into_iter();
         let mut take = |present: bool| if present { fds.next().map(Some) } else { Some(None) };
         let pipes = Self {
             stdin: take(streams.stdin)?,
             stdout: take(streams.stdout)?,
             stderr: take(streams.stderr)?,
-            kernel: match (take(streams.request)?, take(streams.frames)?) {
-                (Some(request), Some(frames)) => Some(KernelPipes { request, frames }),
-                _ => None,
-            },
+            request: take(streams.request)?,
+            frames: take(streams.frames)?,
         };
-        let files = [streams.stdout, streams.stderr, streams.frames, true];
-        (fds.count() == files.into_iter().filter(|present| *present).count()).then_some(pipes)
+        let kept = Kept {
+            stdout: take(streams.stdout)?,
+            stderr: take(streams.stderr)?,
+            frames: take(streams.frames)?,
+            journal: take(true)??,
+        };
+        fds.next().is_none().then_some((pipes, kept))
     }
 }
 
-/// Watches a program to its end; all that it wrote and showed is in the log then.
+impl Given {
+    /// Puts what the program is given where its pump finds it; the log is kept from here on.
+    pub fn keep(&self, execution: &Execution, kept: Kept) -> std::io::Result<()> {
+        let request = self.kernel.as_ref().map(kernel::request).transpose()?;
+        execution.log.keep(kept, &self.stdin, &request.unwrap_or_default())
+    }
+}
+
+/// Watches a program to its end; all that it wrote and showed is in the log then. The log has the files of the
+/// execution: by [`Given::keep`], or because it was restored.
 pub async fn watch(
     jail: &mut Jail,
     execution: &Arc<Execution>,
     policy: &Arc<Policy>,
+    pumps: &Arc<Pumps>,
     pipes: Pipes,
-    given: Given,
-    timeout_ms: u64,
+    terms: Terms,
 ) -> (Ended, Claims) {
-    let deadline = Instant::now() + Duration::from_millis(timeout_ms) + SLACK;
-    let claims = Arc::new(Mutex::new(Claims::default()));
-    let watched = [&pipes.stdout, &pipes.stderr];
-    let watched = watched.into_iter().flatten().filter_map(|fd| fd.try_clone().ok());
-    let watched: Vec<OwnedFd> = watched.collect();
-    let mut readers = read_pipes(execution, pipes.stdout, pipes.stderr);
-    let follower = tokio::spawn({
-        let log = Arc::clone(&execution.log);
-        async move { log.follow_output().await }
-    });
-    let stdin = pipes
-        .stdin
-        .zip(given.stdin)
-        .map(|(fd, bytes)| tokio::spawn(write_stdin(fd, bytes)));
-    let kernel = pipes.kernel.zip(given.kernel).map(|(pipes, input)| {
-        let listener = Listener {
-            log: Arc::clone(&execution.log),
-            policy: Arc::clone(policy),
-            claims: claims.clone(),
-            pipes: watched,
-        };
-        tokio::spawn(listener.listen(pipes, input))
-    });
-    let ended = until_end(jail, execution, policy, deadline).await;
-    if let Some(stdin) = stdin {
-        stdin.abort();
+    let mut pump = pumps.start(&execution.log, policy, pipes, terms.patience);
+    let ended = match terms.end {
+        Some(end) => Ended::Told(end),
+        None => until_end(jail, execution, policy, pump.as_mut(), terms).await,
+    };
+    if let Some(pump) = pump {
+        let finish = pump.finish(StdInstant::now() + PIPES).await;
+        if matches!(finish, Finish::Early | Finish::Abandoned) {
+            let message = "the output was not at its end when the code was; what came later is missing";
+            execution.log.notice(NoticeKind::OutputDropped, message);
+        }
     }
-    finish_kernel(kernel).await;
-    finish_pipes(&mut readers, execution).await;
-    // The follower ends once the output is finished and every chunk is in the log.
-    let _ = follower.await;
-    let claims = claims.lock().unwrap_or_else(PoisonError::into_inner).clone();
-    (ended, claims)
-}
-
-fn read_pipes(execution: &Arc<Execution>, stdout: Option<OwnedFd>, stderr: Option<OwnedFd>) -> JoinSet<()> {
-    let mut readers = JoinSet::new();
-    for (fd, stream) in [(stdout, Stream::Stdout), (stderr, Stream::Stderr)] {
-        let Some(fd) = fd else { continue };
-        let output = Arc::clone(&execution.output);
-        readers.spawn(async move {
-            if let Err(error) = pump(fd, stream, &output).await {
-                debug!(%error, ?stream, "pipe failed");
-            }
-        });
+    execution.log.seal();
+    if execution.output.is_limited() && policy.limits.on_output_limit == OnOutputLimit::End {
+        // Whatever came first: it was written before the end.
+        execution.stop.tell(StopCause::Output);
     }
-    readers
-}
-
-async fn write_stdin(fd: OwnedFd, bytes: Vec<u8>) {
-    // A program that does not read its input is none of our business.
-    if let Ok(mut pipe) = pipe::Sender::from_owned_fd(fd) {
-        let _ = pipe.write_all(&bytes).await;
-    }
+    (ended, execution.log.claims())
 }
 
 /// Waits for the end, and brings it about where it is due.
-async fn until_end(jail: &mut Jail, execution: &Execution, policy: &Policy, deadline: Instant) -> Ended {
+async fn until_end(
+    jail: &mut Jail,
+    execution: &Execution,
+    policy: &Policy,
+    mut pump: Option<&mut Handle>,
+    terms: Terms,
+) -> Ended {
+    let deadline = Instant::now() + terms.timeout.saturating_sub(terms.elapsed) + SLACK;
+    let ends_at_limit = policy.limits.on_output_limit == OnOutputLimit::End;
     let mut killed: Option<Instant> = None;
-    let mut told_limit = false;
+    let mut stopping = false;
     loop {
         let given_up = killed.map_or(deadline, |killed| killed + KILL);
         tokio::select! {
@@ -146,10 +151,13 @@ async fn until_end(jail: &mut Jail, execution: &Execution, policy: &Policy, dead
                 Some(event) => debug!(?event, "jailer event unexpected"),
             },
             _cause = execution.stop.told(), if killed.is_none() => killed = kill(jail, execution).await,
-            () = execution.output.limit_reached(), if !told_limit => {
-                told_limit = true;
-                limit_reached(execution, policy);
+            cause = due(execution, ends_at_limit, terms.idle), if !stopping => {
+                stopping = true;
+                execution.stop.tell(cause);
             }
+            input = closed_input(&mut pump) => if terms.held {
+                close_input(jail, execution, input).await;
+            },
             () = sleep_until(given_up) => match killed {
                 Some(_) => return Ended::Unconfirmed,
                 None => execution.stop.tell(StopCause::WallTime),
@@ -158,15 +166,50 @@ async fn until_end(jail: &mut Jail, execution: &Execution, policy: &Policy, dead
     }
 }
 
-fn limit_reached(execution: &Execution, policy: &Policy) {
-    let message = format!(
-        "output beyond {} bytes of a stream is dropped",
-        execution.limits.output_bytes
-    );
-    execution.log.notice(NoticeKind::OutputDropped, message);
-    if policy.limits.on_output_limit == OnOutputLimit::End {
-        execution.stop.tell(StopCause::Output);
+/// Waits until brigd has a reason of its own to end the program.
+async fn due(execution: &Execution, ends_at_limit: bool, idle: Option<Duration>) -> StopCause {
+    let silence = async {
+        match idle {
+            Some(idle) => execution.output.idle_for(idle).await,
+            None => std::future::pending().await,
+        }
+    };
+    tokio::select! {
+        fault = execution.log.failed() => {
+            error!(%fault, "execution can't go on");
+            StopCause::Fault
+        }
+        () = execution.output.limit_reached(), if ends_at_limit => StopCause::Output,
+        () = silence => StopCause::IdleTime(idle.map_or(0, millis)),
     }
+}
+
+/// Waits until a way into the program was closed.
+async fn closed_input(pump: &mut Option<&mut Handle>) -> Input {
+    let closed = match pump {
+        Some(pump) => pump.inputs.recv().await,
+        None => None,
+    };
+    match closed {
+        Some(input) => input,
+        // Nothing more comes.
+        None => std::future::pending().await,
+    }
+}
+
+async fn close_input(jail: &Jail, execution: &Execution, input: Input) {
+    let request = Request::CloseInput {
+        session: jail.id().clone(),
+        execution: execution.id.clone(),
+        input,
+    };
+    if let Err(error) = jail.ask(request).await {
+        debug!(%error, "input not closed");
+    }
+}
+
+fn millis(time: Duration) -> u64 {
+    u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
 }
 
 async fn kill(jail: &Jail, execution: &Execution) -> Option<Instant> {
@@ -178,34 +221,6 @@ async fn kill(jail: &Jail, execution: &Execution) -> Option<Instant> {
         debug!(%error, "kill not sent");
     }
     Some(Instant::now())
-}
-
-async fn finish_kernel(kernel: Option<JoinHandle<()>>) {
-    if let Some(mut kernel) = kernel
-        && timeout(FRAMES, &mut kernel).await.is_err()
-    {
-        kernel.abort();
-        if timeout(ABORT, kernel).await.is_err() {
-            warn!("listening to the kernel does not end; its task is left to itself");
-        }
-    }
-}
-
-async fn finish_pipes(readers: &mut JoinSet<()>, execution: &Execution) {
-    let emptied = timeout(PIPES, async { while readers.join_next().await.is_some() {} }).await;
-    if emptied.is_err() {
-        readers.abort_all();
-        if timeout(ABORT, async { while readers.join_next().await.is_some() {} })
-            .await
-            .is_err()
-        {
-            warn!("reading the output does not end; its task is left to itself");
-            readers.detach_all();
-        }
-        let message = "the output was not at its end when the code was; what came later is missing";
-        execution.log.notice(NoticeKind::OutputDropped, message);
-    }
-    execution.output.finish();
 }
 
 #[cfg(test)]
@@ -229,14 +244,15 @@ mod tests {
             frames: true,
         };
         let some = |count: usize| (0..count).map(|_| fd()).collect::<Vec<_>>();
-        let pipes = Pipes::new(streams, some(6)).unwrap();
-        assert!(pipes.stdin.is_none() && pipes.stdout.is_some() && pipes.stderr.is_none() && pipes.kernel.is_some());
+        let (pipes, kept) = Pipes::new(streams, some(6)).unwrap();
+        assert!(pipes.stdin.is_none() && pipes.stdout.is_some() && pipes.stderr.is_none() && pipes.frames.is_some());
+        assert!(kept.stdout.is_some() && kept.stderr.is_none() && kept.frames.is_some());
         assert!(Pipes::new(streams, some(5)).is_none());
         assert!(Pipes::new(streams, some(7)).is_none());
     }
 
     #[test]
-    fn the_way_to_the_kernel_comes_before_the_way_back() {
+    fn ways_in_come_before_ways_out_and_pipes_before_files() {
         let streams = Streams {
             terminal: false,
             stdin: false,
@@ -245,24 +261,10 @@ mod tests {
             request: true,
             frames: true,
         };
-        let (request, frames) = (fd(), fd());
-        let numbers = [request.as_raw_fd(), frames.as_raw_fd()];
-        let pipes = Pipes::new(streams, vec![request, frames, fd(), fd()])
-            .unwrap()
-            .kernel
-            .unwrap();
-        assert_eq!([pipes.request.as_raw_fd(), pipes.frames.as_raw_fd()], numbers);
-    }
-
-    #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-    async fn a_listener_that_a_call_holds_is_left_to_itself() {
-        let (release, held) = std::sync::mpsc::channel::<()>();
-        let kernel = tokio::spawn(async move {
-            let _ = held.recv();
-        });
-        let start = Instant::now();
-        finish_kernel(Some(kernel)).await;
-        assert!(start.elapsed() < ABORT + Duration::from_secs(1));
-        drop(release);
+        let fds: Vec<_> = (0..4).map(|_| fd()).collect();
+        let numbers: Vec<_> = fds.iter().map(AsRawFd::as_raw_fd).collect();
+        let (pipes, kept) = Pipes::new(streams, fds).unwrap();
+        let found = [pipes.request, pipes.frames, kept.frames, Some(kept.journal)];
+        assert_eq!(found.map(|fd| fd.unwrap().as_raw_fd()).to_vec(), numbers);
     }
 }

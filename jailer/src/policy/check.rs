@@ -11,7 +11,7 @@ use super::environment::pattern_problem;
 use super::problem::{Document, Problem};
 use super::trust::{LoadError, Trust, read_text};
 use super::{
-    Bounded, Class, Handling, IoLimits, Limits, NetworkMode, OnOutputLimit, PackagesMode, Policy, Retention, Review,
+    Bounded, Class, Handling, IoLimits, Limits, NetworkMode, PackagesMode, Policy, Retention, Review,
     Rules, Workspace,
 };
 use crate::seccomp::Groups;
@@ -153,9 +153,6 @@ impl Checks<'_> {
         };
         if rules.limits.workspace == Workspace::Disk {
             refuse("limits.workspace", "disk", "tmpfs");
-        }
-        if rules.limits.on_output_limit == OnOutputLimit::End {
-            refuse("limits.on_output_limit", "end", "drop");
         }
         if rules.network.mode == NetworkMode::Egress {
             refuse("network.mode", "egress", "none");

@@ -208,7 +208,6 @@ fn what_is_not_built_is_refused_by_name() {
     refused("[packages]\nmode = \"index\"\n", "packages.mode", "index");
     refused("[packages]\nmode = \"allow_list\"\n", "packages.mode", "allow_list");
     refused("[limits]\nworkspace = \"disk\"\n", "limits.workspace", "disk");
-    refused("[limits]\non_output_limit = \"end\"\n", "limits.on_output_limit", "end");
     refused("[execution]\nreview = \"required\"\n", "execution.review", "required");
 }
 

@@ -1,0 +1,122 @@
+//! One pipe that is read into its memory file.
+
+use std::fs::File;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
+
+use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
+use rustix::io::Errno;
+use rustix::pipe::{SpliceFlags, splice};
+
+use super::Fault;
+
+/// The most that one call takes, in bytes.
+const CALL: usize = 64 * 1024;
+
+/// A pipe, and the file that what comes out of it is kept in.
+#[derive(Debug)]
+pub(super) struct Tap {
+    pipe: OwnedFd,
+    file: Arc<File>,
+    /// Where the next byte goes: the size of the file.
+    at: u64,
+    /// Where nothing more is kept.
+    cap: u64,
+    /// For bytes that are dropped.
+    scratch: Vec<u8>,
+}
+
+/// What the next call will find.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Flow {
+    /// Maybe more.
+    More,
+    /// Nothing, until something is written.
+    Empty,
+    /// Nothing ever: nobody holds the other end.
+    End,
+}
+
+/// What came out of a pipe.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Taken {
+    pub kept: u64,
+    pub dropped: u64,
+    pub flow: Flow,
+}
+
+impl Tap {
+    pub(super) fn new(pipe: OwnedFd, file: Arc<File>, at: u64, cap: u64) -> Result<Self, Fault> {
+        // Changes a flag of our end, and takes no lock of the pipe.
+        let flags = fcntl_getfl(&pipe).map_err(Fault::of("fcntl"))?;
+        fcntl_setfl(&pipe, flags | OFlags::NONBLOCK).map_err(Fault::of("fcntl"))?;
+        Ok(Self {
+            pipe,
+            file,
+            at,
+            cap,
+            scratch: Vec::new(),
+        })
+    }
+
+    pub(super) fn pipe(&self) -> BorrowedFd<'_> {
+        self.pipe.as_fd()
+    }
+
+    pub(super) fn file(&self) -> &File {
+        &self.file
+    }
+
+    /// Where the next byte goes.
+    pub(super) fn at(&self) -> u64 {
+        self.at
+    }
+
+    /// Keeps nothing more.
+    pub(super) fn stop_keeping(&mut self) {
+        self.cap = self.at;
+    }
+
+    /// Keeps as much again as there may be at one time.
+    pub(super) fn keep_up_to(&mut self, cap: u64) {
+        self.cap = cap;
+    }
+
+    /// Takes what one call gives; never waits for the writer.
+    pub(super) fn take(&mut self) -> Result<Taken, Fault> {
+        let room = usize::try_from(self.cap.saturating_sub(self.at)).unwrap_or(usize::MAX);
+        if room == 0 {
+            return self.drop_some();
+        }
+        let mut offset = self.at;
+        let flags = SpliceFlags::NONBLOCK | SpliceFlags::MOVE;
+        let moved = splice(&self.pipe, None, &*self.file, Some(&mut offset), room.min(CALL), flags);
+        let (bytes, flow) = flow(moved, "splice")?;
+        self.at += bytes;
+        Ok(Taken {
+            kept: bytes,
+            dropped: 0,
+            flow,
+        })
+    }
+
+    fn drop_some(&mut self) -> Result<Taken, Fault> {
+        self.scratch.resize(CALL, 0);
+        let (bytes, flow) = flow(rustix::io::read(&self.pipe, &mut self.scratch), "read")?;
+        Ok(Taken {
+            kept: 0,
+            dropped: bytes,
+            flow,
+        })
+    }
+}
+
+fn flow(moved: Result<usize, Errno>, call: &'static str) -> Result<(u64, Flow), Fault> {
+    match moved {
+        Ok(0) => Ok((0, Flow::End)),
+        Ok(bytes) => Ok((bytes as u64, Flow::More)),
+        Err(Errno::AGAIN) => Ok((0, Flow::Empty)),
+        Err(Errno::INTR) => Ok((0, Flow::More)),
+        Err(error) => Err(Fault::of(call)(error)),
+    }
+}

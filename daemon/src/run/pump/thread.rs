@@ -1,0 +1,245 @@
+//! The life of a pump's thread: started, told to end, waited for, abandoned.
+
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use brig_jailer::api::{Input, Refusal};
+use brig_jailer::policy::Policy;
+use rustix::event::{EventfdFlags, eventfd};
+use tokio::sync::{mpsc, watch};
+use tracing::{debug, error, warn};
+
+use super::{Fault, Pump};
+use crate::run::log::Log;
+use crate::run::watch::Pipes;
+use crate::status::Problem;
+
+/// Stack of a thread, in bytes. What comes from a guest is parsed without recursion.
+const STACK: usize = 128 * 1024;
+/// How long a thread may take to end that was told to, unless a call of the guest's holds it.
+const ABANDON: Duration = Duration::from_secs(1);
+/// The most threads that guests may hold before no new work is taken.
+pub const ABANDONED_MAX: usize = 64;
+
+/// The pumps of all executions.
+#[derive(Debug, Default)]
+pub struct Pumps {
+    abandoned: AtomicUsize,
+}
+
+/// How a pump came to its end.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Finish {
+    /// Everything that was written was read.
+    Whole,
+    /// Somebody still held the other end of a pipe.
+    Early,
+    /// A call failed that must not.
+    Failed,
+    /// A call of the guest's holds the thread.
+    Abandoned,
+}
+
+/// A running pump. Dropping it tells it to end.
+#[derive(Debug)]
+pub struct Handle {
+    orders: Arc<Orders>,
+    pumps: Arc<Pumps>,
+    finish: watch::Receiver<Option<Finish>>,
+    /// Which ways into the program were closed: the jailer's copy is to be closed too.
+    pub inputs: mpsc::Receiver<Input>,
+}
+
+/// What a thread is told.
+#[derive(Debug)]
+pub(super) struct Orders {
+    state: Mutex<State>,
+    wake: OwnedFd,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    /// Until when it may go on.
+    end: Option<Instant>,
+    life: Life,
+}
+
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
+enum Life {
+    #[default]
+    Running,
+    Abandoned,
+    Over,
+}
+
+impl Pumps {
+    /// Refuses new work while guests hold too many threads.
+    pub fn check(&self) -> Result<(), Problem> {
+        let abandoned = self.abandoned();
+        if abandoned < ABANDONED_MAX {
+            return Ok(());
+        }
+        let message = format!("{abandoned} programs that have ended still hold their pipes; at most {ABANDONED_MAX} may");
+        Err(Problem::Jail(Refusal::Busy(message)))
+    }
+
+    /// Counts the threads that were told to end and have not.
+    pub fn abandoned(&self) -> usize {
+        self.abandoned.load(Ordering::SeqCst)
+    }
+
+    /// Starts the thread of an execution whose log has its files. What fails is told by the log too.
+    pub(in crate::run) fn start(
+        self: &Arc<Self>,
+        log: &Arc<Log>,
+        policy: &Arc<Policy>,
+        pipes: Pipes,
+        patience: Duration,
+    ) -> Option<Handle> {
+        let started = self.try_start(log, policy, pipes, patience);
+        started.inspect_err(|fault| log.fail(fault.to_string())).ok()
+    }
+
+    fn try_start(
+        self: &Arc<Self>,
+        log: &Arc<Log>,
+        policy: &Arc<Policy>,
+        pipes: Pipes,
+        patience: Duration,
+    ) -> Result<Handle, Fault> {
+        let wake = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).map_err(Fault::of("eventfd"))?;
+        let past = log.past().ok_or(Fault {
+            call: "journal",
+            source: std::io::ErrorKind::NotFound.into(),
+        })?;
+        let state = Mutex::default();
+        let orders = Arc::new(Orders { state, wake });
+        let (told, finish) = watch::channel(None);
+        let (pump, inputs) = Pump::new(Arc::clone(log), Arc::clone(policy), pipes, &past, patience)?;
+        let thread = Thread {
+            orders: Arc::clone(&orders),
+            pumps: Arc::clone(self),
+            log: Arc::clone(log),
+            told,
+        };
+        let builder = std::thread::Builder::new().name("pump".to_owned()).stack_size(STACK);
+        let spawned = builder.spawn(move || thread.run(pump));
+        spawned.map_err(|source| Fault {
+            call: "thread",
+            source,
+        })?;
+        Ok(Handle {
+            orders,
+            pumps: Arc::clone(self),
+            finish,
+            inputs,
+        })
+    }
+}
+
+impl Handle {
+    /// Tells the pump to end at the end of the pipes, or at `end` at the latest, and waits for that. A thread that a
+    /// guest holds is abandoned.
+    pub async fn finish(mut self, end: Instant) -> Finish {
+        self.orders.tell(end);
+        let late = tokio::time::Instant::from_std(end + ABANDON);
+        let over = tokio::time::timeout_at(late, self.finish.wait_for(Option::is_some)).await;
+        match over {
+            Ok(Ok(finish)) => finish.clone().unwrap_or(Finish::Failed),
+            // The thread panicked.
+            Ok(Err(_)) => Finish::Failed,
+            Err(_elapsed) => {
+                warn!("a guest holds a pipe; the thread that reads it is left to itself");
+                Finish::Abandoned
+            }
+        }
+    }
+}
+
+impl Drop for Handle {
+    fn drop(&mut self) {
+        self.orders.tell(Instant::now());
+        let mut state = self.orders.lock();
+        if state.life == Life::Running {
+            state.life = Life::Abandoned;
+            self.pumps.abandoned.fetch_add(1, Ordering::SeqCst);
+        }
+    }
+}
+
+impl Orders {
+    fn tell(&self, end: Instant) {
+        {
+            let mut state = self.lock();
+            state.end = Some(state.end.map_or(end, |before| before.min(end)));
+        }
+        // It is full only when nobody has looked for a very long time, and then it wakes just as well.
+        let _ = rustix::io::write(&self.wake, &1_u64.to_ne_bytes());
+    }
+
+    /// Until when the pump may go on, if it was told to end.
+    pub(super) fn end(&self) -> Option<Instant> {
+        self.lock().end
+    }
+
+    /// Can be read when there is something new.
+    pub(super) fn wakes(&self) -> BorrowedFd<'_> {
+        self.wake.as_fd()
+    }
+
+    /// Notes that what is new was seen.
+    pub(super) fn seen(&self) {
+        let _ = rustix::io::read(&self.wake, &mut [0; 8]);
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// The thread itself.
+struct Thread {
+    orders: Arc<Orders>,
+    pumps: Arc<Pumps>,
+    log: Arc<Log>,
+    told: watch::Sender<Option<Finish>>,
+}
+
+impl Thread {
+    fn run(self, mut pump: Pump) {
+        let ran = pump.run(&self.orders);
+        // Closing a pipe takes its lock too.
+        drop(pump);
+        let finish = match ran {
+            Ok(true) => Finish::Whole,
+            Ok(false) => Finish::Early,
+            Err(fault) => {
+                error!(%fault, "output can't be kept");
+                self.log.fail(fault.to_string());
+                Finish::Failed
+            }
+        };
+        self.over();
+        self.told.send_replace(Some(finish));
+    }
+
+    fn over(&self) {
+        let mut state = self.orders.lock();
+        if state.life == Life::Abandoned {
+            self.pumps.abandoned.fetch_sub(1, Ordering::SeqCst);
+            debug!("a pump that was left to itself ended");
+        }
+        state.life = Life::Over;
+    }
+}
+
+impl Drop for Thread {
+    fn drop(&mut self) {
+        if self.told.borrow().is_none() {
+            self.over();
+            self.log.fail("the thread that reads the output panicked".to_owned());
+        }
+    }
+}
