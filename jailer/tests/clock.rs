@@ -190,8 +190,9 @@ fn a_terminal_takes_the_place_of_pipes() {
 fn a_signal_to_the_group_reaches_the_children_too() {
     let mut rig = Rig::start();
     rig.make("s1");
-    let script = "sh -c 'trap \"echo child; exit\" TERM; echo ready; while :; do sleep 0.01; done' & \
-        trap 'wait; echo parent; exit 9' TERM; wait";
+    let script = "trap 'got=yes' TERM; \
+        sh -c 'trap \"echo child; exit\" TERM; echo ready; while :; do sleep 0.01; done' & \
+        while kill -0 $! 2>/dev/null; do wait $!; done; echo parent $got; exit 9";
     let running = rig.try_spawn(command("s1", "e1", &["sh", "-c", script])).unwrap();
     let stdout = running.fds.into_iter().next().unwrap();
     let mut reader = File::from(stdout.try_clone().unwrap());
@@ -205,5 +206,5 @@ fn a_signal_to_the_group_reaches_the_children_too() {
         group,
     });
     assert_eq!(rig.ended().exit, Exit::Code(9));
-    assert_eq!(read_all(stdout), "\nchild\nparent\n");
+    assert_eq!(read_all(stdout), "\nchild\nparent yes\n");
 }

@@ -78,20 +78,22 @@ struct Rules {
 impl Rules {
     fn load(places: &Places) -> Result<Self, JailerError> {
         let syscalls: Vec<_> = places.policies.iter().map(|folder| folder.join("syscalls")).collect();
-        Ok(Self {
+        let rules = Self {
             policies: PolicySet::load(&places.policies, Trust::RootOwned)?,
             groups: Groups::load(&syscalls, Trust::RootOwned)?,
             ceilings: Ceilings::load(&places.ceilings, Trust::RootOwned)?,
-        })
+        };
+        // A filter that can't be made is a fault of the file, not of the session that would have it.
+        for policy in rules.policies.iter() {
+            rules.groups.compile(&policy.name, &policy.syscalls.groups)?;
+        }
+        Ok(rules)
     }
 }
 
-/// Reads all that decides about jails, and makes each policy's filter of it; changes nothing.
+/// Reads all that decides about jails; changes nothing.
 pub fn check(places: &Places) -> Result<(), JailerError> {
-    let rules = Rules::load(places)?;
-    for policy in rules.policies.iter() {
-        rules.groups.compile(&policy.name, &policy.syscalls.groups)?;
-    }
+    Rules::load(places)?;
     Templates::load(&places.images, Trust::RootOwned)?;
     Ok(())
 }
@@ -116,7 +118,7 @@ pub fn serve(places: Places, entrance: Entrance, notifier: Notifier) -> Result<(
         }
     };
     jailer.tell_ready();
-    jailer.run(listener.as_ref());
+    jailer.run(&signals, listener.as_ref());
     let _not_empty = jailer.cgroups.sweep();
     Ok(())
 }
@@ -165,7 +167,7 @@ impl Jailer {
     }
 
     /// One turn: descriptors first, then time. Ends when there is nobody left to serve.
-    fn run(&mut self, listener: Option<&(OwnedFd, u32)>) {
+    fn run(&mut self, signals: &SignalFd, listener: Option<&(OwnedFd, u32)>) {
         let mut stopping = false;
         loop {
             self.tell_status();
@@ -173,6 +175,7 @@ impl Jailer {
             for source in sources {
                 match source {
                     Source::Signals => {
+                        while let Ok(Some(_)) = signals.read_signal() {}
                         stopping = true;
                         self.tell_stopping();
                     }
