@@ -1,25 +1,30 @@
 //! The command line as a whole.
 
 use std::ffi::OsString;
+use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 
 use crate::doctor::DoctorOptions;
+use crate::exec::{self, ExecOptions};
 use crate::execution::ExecutionCommand;
 use crate::exit::Exit;
 use crate::failure::Failure;
+use crate::options::Format;
 use crate::output::screen::Screen;
 use crate::policy::PolicyCommand;
 use crate::run::options::RunOptions;
 use crate::schema::SchemaCommand;
+use crate::session::SessionCommand;
 use crate::template::TemplateCommand;
 
 /// Runs code that nobody has read in jails on this host.
 #[derive(Debug, Clone, Parser)]
 #[command(name = "brig", version, propagate_version = false, max_term_width = 100)]
 #[command(
-    after_help = "Environment:\n  BRIG_ENDPOINT  address of the daemon (default unix:///run/brig/brigd.sock)\n  \
-                        NO_COLOR       no colour, whatever stdout is"
+    after_help = "Environment:\n  BRIG_ENDPOINT   address of the daemon (default unix:///run/brig/brigd.sock)\n  \
+                  BRIG_RECONNECT  how long a broken connection is tried again (default 60s; 0: not at all)\n  \
+                  NO_COLOR        no colour, whatever stdout is"
 )]
 pub(crate) struct Brig {
     #[command(subcommand)]
@@ -40,7 +45,7 @@ impl Brig {
 /// Shows what is wrong with a command line, or the help that was asked for.
 ///
 /// A program that asked for JSON gets its one document here too, as far as the line can be read.
-pub(crate) fn misread(line: &[OsString], error: &clap::Error, screen: &mut Screen) -> Exit {
+pub(crate) fn misread(line: &[OsString], error: &clap::Error, screen: &mut Screen) -> ExitCode {
     let text = error.render();
     if !error.use_stderr() {
         let shown = if screen.out.style().is_colored() {
@@ -49,7 +54,7 @@ pub(crate) fn misread(line: &[OsString], error: &clap::Error, screen: &mut Scree
             text.to_string()
         };
         screen.out.text(&shown);
-        return Exit::Success;
+        return Exit::Success.into();
     }
     let shown = if screen.err.style().is_colored() {
         text.ansi().to_string()
@@ -67,7 +72,11 @@ pub(crate) fn misread(line: &[OsString], error: &clap::Error, screen: &mut Scree
             .to_owned();
         screen.out.json(&Failure::new(Exit::Usage, message).document());
     }
-    Exit::Usage
+    if line.get(1).is_some_and(|word| word == "exec") {
+        // All other codes are those of the program that did not run.
+        return exec::BRIG_FAILED.into();
+    }
+    Exit::Usage.into()
 }
 
 fn wants_json(line: &[OsString]) -> bool {
@@ -87,17 +96,34 @@ fn wants_json(line: &[OsString]) -> bool {
 #[derive(Debug, Clone, Subcommand)]
 pub(crate) enum Command {
     Run(Box<RunOptions>),
+    Exec(Box<ExecOptions>),
+    #[command(subcommand)]
+    Session(SessionCommand),
+    #[command(subcommand)]
+    Execution(ExecutionCommand),
     Doctor(DoctorOptions),
     #[command(subcommand)]
     Policy(PolicyCommand),
     #[command(subcommand)]
     Template(TemplateCommand),
     #[command(subcommand)]
-    Execution(ExecutionCommand),
-    #[command(subcommand)]
     Schema(SchemaCommand),
     /// Shows the version.
     Version,
+}
+
+impl Command {
+    /// What stdout is, as far as the command has a choice.
+    pub(crate) fn format(&self) -> Format {
+        match self {
+            Self::Run(options) => options.output.format.format(),
+            Self::Exec(options) => options.output.format.format(),
+            Self::Session(command) => command.format(),
+            Self::Execution(command) => command.format(),
+            Self::Doctor(options) => options.format(),
+            Self::Policy(_) | Self::Template(_) | Self::Schema(_) | Self::Version => Format::Text,
+        }
+    }
 }
 
 #[cfg(test)]
@@ -114,10 +140,8 @@ mod tests {
 
     #[test]
     fn what_is_not_in_this_version_is_an_unknown_option() {
-        for option in ["--session", "--context", "--keep"] {
-            let error = Brig::try_parse_from(["brig", "run", option, "x", "-c", "1"]).unwrap_err();
-            assert_eq!(error.exit_code(), 2, "{option}");
-        }
+        let error = Brig::try_parse_from(["brig", "run", "--context", "x", "-c", "1"]).unwrap_err();
+        assert_eq!(error.exit_code(), 2);
     }
 
     #[test]
@@ -131,7 +155,7 @@ mod tests {
             err: err.sink(false),
         };
         let error = Brig::read(&line).unwrap_err();
-        assert_eq!(misread(&line, &error, &mut screen), Exit::Usage);
+        assert_eq!(misread(&line, &error, &mut screen), Exit::Usage.into());
         let document: serde_json::Value = serde_json::from_str(&out.text()).unwrap();
         assert_eq!(document["refused"]["code"], "invalid_argument");
         assert!(

@@ -12,6 +12,7 @@ use serde::Serialize;
 use crate::connect;
 use crate::exit::Exit;
 use crate::failure::Failure;
+use crate::options::Format;
 use crate::output::escape;
 use crate::output::screen::Screen;
 use crate::output::style::Style;
@@ -36,6 +37,16 @@ pub(crate) struct DoctorOptions {
 enum DoctorFormat {
     Text,
     Json,
+}
+
+impl DoctorOptions {
+    /// What stdout is.
+    pub(crate) fn format(&self) -> Format {
+        match self.format {
+            DoctorFormat::Text => Format::Text,
+            DoctorFormat::Json => Format::Json,
+        }
+    }
 }
 
 /// What was found out.

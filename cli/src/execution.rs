@@ -1,22 +1,28 @@
 //! `brig execution`: what the daemon runs and has run.
 
+mod attach;
+mod control;
+mod signals;
+
 use brig_proto::result::{ResultDocument, Status};
 use brig_proto::v1::executions_client::ExecutionsClient;
 use brig_proto::v1::{Execution, ExecutionState, ExecutionsGetRequest, ExecutionsListRequest};
 use clap::{Args, Subcommand};
-use serde_json::json;
+use serde_json::{Value, json};
 use tonic::transport::Channel;
 
+use self::attach::AttachOptions;
+use self::control::{SignalOptions, TargetOptions};
 use crate::connect;
 use crate::exit::Exit;
 use crate::failure::Failure;
+use crate::options::{Format, FormatOptions, parse_pair};
 use crate::output::screen::Screen;
 use crate::output::style::Style;
 use crate::output::table::{self, Cell};
 use crate::output::{amount, escape};
-use crate::run::options::parse_pair;
 
-/// Shows what the daemon runs and has run.
+/// Shows what the daemon runs and has run, follows it, and ends it.
 #[derive(Debug, Clone, Subcommand)]
 pub(crate) enum ExecutionCommand {
     /// Lists executions that the daemon still knows, newest first.
@@ -26,6 +32,12 @@ pub(crate) enum ExecutionCommand {
         #[arg(value_name = "ID")]
         id: String,
     },
+    Attach(AttachOptions),
+    /// Ends an execution, queued or running. One that has ended is no error.
+    Cancel(TargetOptions),
+    /// Interrupts the code as Ctrl-C would; the state of its interpreter is kept.
+    Interrupt(TargetOptions),
+    Signal(SignalOptions),
 }
 
 /// Which executions.
@@ -38,34 +50,75 @@ pub(crate) struct Filter {
     /// How many at most.
     #[arg(long, value_name = "N", default_value_t = 20, value_parser = clap::value_parser!(u32).range(1..=1000))]
     limit: u32,
+
+    #[command(flatten)]
+    format: FormatOptions,
+}
+
+impl ExecutionCommand {
+    /// What stdout is. An execution is always shown as JSON.
+    pub(crate) fn format(&self) -> Format {
+        match self {
+            Self::List(filter) => filter.format.format(),
+            Self::Show { .. } => Format::Json,
+            Self::Attach(options) => options.output.format.format(),
+            Self::Cancel(options) | Self::Interrupt(options) => options.format.format(),
+            Self::Signal(options) => options.format.format(),
+        }
+    }
 }
 
 /// Runs a command about executions.
 pub(crate) fn execution(command: &ExecutionCommand, screen: &mut Screen) -> Result<Exit, Failure> {
-    let runtime = connect::runtime()?;
-    match command {
-        ExecutionCommand::List(filter) => {
-            let executions = runtime.block_on(list(filter))?;
-            let text = render(&executions, screen.out.style());
+    let format = command.format();
+    if let ExecutionCommand::Attach(options) = command {
+        return Ok(attach::attach(options, screen));
+    }
+    connect::runtime()?.block_on(async {
+        match command {
+            ExecutionCommand::List(filter) => {
+                let executions = list(filter).await?;
+                print_list(&executions, format, screen);
+            }
+            ExecutionCommand::Show { id } => screen.out.json(&document(&get(id).await?)),
+            ExecutionCommand::Cancel(options) => control::cancel(options, format, screen).await?,
+            ExecutionCommand::Interrupt(options) => control::interrupt(options, format, screen).await?,
+            ExecutionCommand::Signal(options) => control::signal(options, format, screen).await?,
+            ExecutionCommand::Attach(_) => {}
+        }
+        Ok(Exit::Success)
+    })
+}
+
+fn print_list(executions: &[Execution], format: Format, screen: &mut Screen) {
+    let documents = executions.iter().map(document);
+    match format {
+        Format::Text => {
+            let text = render(executions, screen.out.style());
             screen.out.text(&text);
         }
-        ExecutionCommand::Show { id } => {
-            let execution = runtime.block_on(get(id))?;
-            match &execution.result {
-                Some(result) => screen.out.json(&ResultDocument::from_proto(result)),
-                None => screen.out.json(&json!({
-                    "status": null,
-                    "state": state(&execution),
-                    "execution_id": execution.execution_id,
-                    "session_id": execution.session_id,
-                    "queue_position": execution.queue_position,
-                    "create_time": execution.create_time.map(|time| time.to_string()),
-                    "start_time": execution.start_time.map(|time| time.to_string()),
-                })),
-            }
+        Format::Json => {
+            let executions: Vec<Value> = documents.collect();
+            screen.out.json(&json!({"executions": executions}));
         }
+        Format::Jsonl => documents.for_each(|document| screen.out.json_line(&document)),
     }
-    Ok(Exit::Success)
+}
+
+/// An execution as a document: its result, or where it is if it has none.
+fn document(execution: &Execution) -> Value {
+    match &execution.result {
+        Some(result) => json!(ResultDocument::from_proto(result)),
+        None => json!({
+            "status": null,
+            "state": state(execution.state()),
+            "execution_id": execution.execution_id,
+            "session_id": execution.session_id,
+            "queue_position": execution.queue_position,
+            "create_time": execution.create_time.map(|time| time.to_string()),
+            "start_time": execution.start_time.map(|time| time.to_string()),
+        }),
+    }
 }
 
 async fn client() -> Result<ExecutionsClient<Channel>, Failure> {
@@ -125,7 +178,7 @@ fn row(execution: &Execution) -> Vec<Cell> {
     let ended = match &document {
         Some(document) if document.status == Status::Success => Cell::painted("success", Style::green),
         Some(document) => Cell::painted(crate::output::summary::name(&document.status), Style::red),
-        None => Cell::new(state(execution)),
+        None => Cell::new(state(execution.state())),
     };
     let created = execution.create_time.map(|time| time.to_string()).unwrap_or_default();
     let duration = document
@@ -140,8 +193,9 @@ fn row(execution: &Execution) -> Vec<Cell> {
         .collect()
 }
 
-fn state(execution: &Execution) -> &'static str {
-    match execution.state() {
+/// The name of a state in documents.
+fn state(state: ExecutionState) -> &'static str {
+    match state {
         ExecutionState::Queued => "queued",
         ExecutionState::PendingApproval => "pending_approval",
         ExecutionState::Running => "running",

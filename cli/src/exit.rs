@@ -5,7 +5,7 @@ use std::process::ExitCode;
 use brig_proto::result::Status;
 use tonic::Code;
 
-/// How a command ends. The numbers are a promise, see docs/cli.md.
+/// How a command ends. The numbers are a promise: `brig run --help` has them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
 pub(crate) enum Exit {

@@ -142,6 +142,11 @@ impl Failure {
         RefusalDocument::new(self.code, self.reason, self.field.clone(), message)
     }
 
+    /// Makes the object that stands in the last line where there is one object per line.
+    pub(crate) fn event(&self) -> serde_json::Value {
+        serde_json::json!({"event": "refused", "status": null, "refused": self.document().refused})
+    }
+
     /// Renders it for people: `error: field: message`, then `hint:` lines.
     ///
     /// A message may quote what a guest or a stranger wrote, so it is escaped.

@@ -1,57 +1,41 @@
 //! `brig run`: one job from the command line to its result.
 
-mod call;
-pub(crate) mod collect;
-mod inputs;
-mod interrupts;
-mod json;
 pub(crate) mod options;
-mod save;
-mod show;
-mod spec;
+mod request;
 mod standalone;
-mod text;
-mod upload;
 mod work;
 
 use std::fs::File;
 use std::io::{self, Write};
+use std::path::Path;
+use std::sync::Arc;
 
-use brig_proto::v1::ExecutionSpec;
+use brig_proto::v1::{ExecuteRequest, ExecutionSpec, Session};
+use tonic::transport::Channel;
 
-use self::call::{Call, Outcome};
-use self::collect::Collector;
-use self::inputs::InputFile;
-use self::interrupts::Interrupts;
-use self::json::{JsonDocument, JsonLines};
-use self::options::{Format, RunOptions};
-use self::show::Show;
+use self::options::RunOptions;
 use self::standalone::PrivateDaemon;
-use self::text::Text;
 use self::work::Work;
-use crate::connect;
 use crate::exit::Exit;
 use crate::failure::Failure;
+use crate::follow::collect::Collector;
+use crate::follow::inputs::InputFile;
+use crate::follow::interrupts::Interrupts;
+use crate::follow::{self, Begin, Call, Outcome, Patience};
+use crate::output::amount;
 use crate::output::screen::{self, Screen};
+use crate::show::{self, Ending, Show};
+use crate::{connect, session, spec};
 
 /// Runs a job and shows what comes of it; refusals are shown here too, as the format has its own way.
 pub(crate) fn run(options: &RunOptions, screen: &mut Screen) -> Exit {
-    let mut show: Box<dyn Show + '_> = match options.output.format() {
-        Format::Text => Box::new(Text::new(screen, options.output)),
-        Format::Json => Box::new(JsonDocument::new(screen, options.output)),
-        Format::Jsonl => Box::new(JsonLines::new(screen, options.output)),
-    };
-    let exit = match open_result(options) {
-        Ok(file) => run_and_show(options, show.as_mut(), file),
-        Err(failure) => refuse(&failure, show.as_mut()),
-    };
-    drop(show);
-    // A result that nobody could be given is no success.
-    if exit == Exit::Success && screen.out.failed() {
-        Exit::Failed
-    } else {
-        exit
-    }
+    let exit = show::with(screen, options.output, Ending::Summary, |show| {
+        match open_result(options) {
+            Ok(file) => run_and_show(options, show, file),
+            Err(failure) => refuse(&failure, show),
+        }
+    });
+    screen.exit(exit)
 }
 
 /// Opens the file of `--result` before anything runs, so that a wrong path costs no run.
@@ -89,29 +73,44 @@ fn refuse(failure: &Failure, show: &mut dyn Show) -> Exit {
 /// What a job needs before a daemon is asked.
 struct Job {
     spec: ExecutionSpec,
-    inputs: Vec<InputFile>,
+    inputs: Arc<[InputFile]>,
     collector: Option<Collector>,
 }
 
 fn execute(options: &RunOptions, show: &mut dyn Show) -> Result<Outcome, Failure> {
+    refuse_new_sandbox(options)?;
     if options.private.standalone {
         standalone::enter_scope()?;
     }
     let job = prepare(options)?;
-    let runtime = tokio::runtime::Builder::new_multi_thread()
-        .worker_threads(2)
-        .enable_all()
-        .build()
-        .map_err(|error| Failure::new(Exit::Failed, format!("threads: {error}")))?;
-    let outcome = runtime.block_on(call(options, job, show));
-    // An input that is a slow file may still be read; its end does not matter any more.
-    runtime.shutdown_background();
-    outcome
+    follow::block_on(call(options, job, show))
+}
+
+/// A session that exists has its sandbox already.
+fn refuse_new_sandbox(options: &RunOptions) -> Result<(), Failure> {
+    let Some(session) = &options.place.session else {
+        return Ok(());
+    };
+    let refusal = |name: &str| {
+        let message = format!("--{name} is for a new session, and session {session:?} exists; leave it out");
+        (name.to_owned(), message)
+    };
+    let mut refused = options.sandbox.given().into_iter().map(refusal);
+    let Some((first, message)) = refused.next() else {
+        return Ok(());
+    };
+    let failure = Failure {
+        others: refused.collect(),
+        ..Failure::usage(&first, message)
+    };
+    Err(failure.hint(format!(
+        "a session with it is made by: brig session create --{first} ..."
+    )))
 }
 
 fn prepare(options: &RunOptions) -> Result<Job, Failure> {
     let work = Work::from_options(options, io::stdin())?;
-    let stdin = spec::read_stdin(options.files.stdin.as_deref(), io::stdin())?;
+    let stdin = spec::read_stdin(options.job.stdin.as_deref(), io::stdin())?;
     let inputs = options
         .files
         .input
@@ -120,20 +119,28 @@ fn prepare(options: &RunOptions) -> Result<Job, Failure> {
         .collect::<Result<Vec<_>, _>>()?;
     let collector = options.files.out.as_deref().map(Collector::open).transpose();
     let collector = collector.map_err(|error| Failure::usage("out", error.to_string()))?;
+    let spec = if options.place.is_kept() {
+        request::in_session(options, work, stdin, &inputs)?
+    } else {
+        request::one_shot(options, work, stdin, &inputs)
+    };
     Ok(Job {
-        spec: spec::build(options, work, stdin, &inputs),
-        inputs,
+        spec,
+        inputs: inputs.into(),
         collector,
     })
 }
 
 async fn call(options: &RunOptions, job: Job, show: &mut dyn Show) -> Result<Outcome, Failure> {
-    let interrupts = Interrupts::watch().map_err(|error| Failure::new(Exit::Failed, format!("signals: {error}")))?;
+    let interrupts = Interrupts::watch()?;
     if !options.private.standalone {
-        return call_daemon(&connect::socket()?, job, &interrupts, show).await;
+        let (socket, patience) = (connect::socket()?, Patience::from_environment()?);
+        return call_daemon(options, &socket, job, &interrupts, show, patience).await;
     }
     let daemon = PrivateDaemon::start(&options.private.places, &interrupts).await?;
-    let outcome = call_daemon(&daemon.socket(), job, &interrupts, show).await;
+    // Nobody starts it again.
+    let patience = Patience::none();
+    let outcome = call_daemon(options, &daemon.socket(), job, &interrupts, show, patience).await;
     let (log, stopped) = daemon.stop().await;
     if let Err(failure) = stopped {
         show.note(&failure.message);
@@ -142,18 +149,61 @@ async fn call(options: &RunOptions, job: Job, show: &mut dyn Show) -> Result<Out
 }
 
 async fn call_daemon(
-    socket: &std::path::Path,
+    options: &RunOptions,
+    socket: &Path,
     job: Job,
     interrupts: &Interrupts,
     show: &mut dyn Show,
+    patience: Patience,
 ) -> Result<Outcome, Failure> {
-    let channel = tokio::select! {
-        channel = connect::connect(socket) => channel?,
-        () = interrupts.asked() => return Err(call::cancelled()),
-    };
-    Call::new(channel, interrupts, show, job.collector)
-        .run(job.spec, job.inputs)
-        .await
+    let channel = follow::connect(socket, interrupts).await?;
+    let mut call = Call::new(channel.clone(), interrupts, show, patience).collecting(job.collector);
+    let spec = Box::new(job.spec);
+    match &options.place.session {
+        Some(session) => call.until_end(&in_session(session, spec)).await,
+        None if options.place.keep => keep(options, channel, call, spec).await,
+        None => {
+            let inputs = job.inputs;
+            call.until_end(&Begin::Run { spec, inputs }).await
+        }
+    }
+}
+
+fn in_session(session: &str, spec: Box<ExecutionSpec>) -> Begin {
+    Begin::Execute(Box::new(ExecuteRequest {
+        session_id: session.to_owned(),
+        spec: Some(*spec),
+        ..ExecuteRequest::default()
+    }))
+}
+
+/// Runs the job in a session that is made for it and stays. If nothing was begun in it, it does not.
+async fn keep(
+    options: &RunOptions,
+    channel: Channel,
+    call: Call<'_>,
+    spec: Box<ExecutionSpec>,
+) -> Result<Outcome, Failure> {
+    let created = session::create::ask(channel.clone(), request::kept_session(options)).await?;
+    let session = created.session;
+    let mut call = call.hinting(how_to_go_on(&session));
+    let outcome = call.until_end(&in_session(&session.session_id, spec)).await;
+    if !call.is_accepted() {
+        // The refusal is what its caller has to know; a session that can't be closed ends when it is idle.
+        session::close::ask(channel, &session.session_id).await.ok();
+    }
+    outcome
+}
+
+fn how_to_go_on(session: &Session) -> String {
+    let id = &session.session_id;
+    let idle = session
+        .idle_timeout
+        .and_then(|span| std::time::Duration::try_from(span).ok());
+    let until = idle.map_or_else(String::new, |idle| {
+        format!(" until it is idle for {}", amount::span(idle.as_millis()))
+    });
+    format!("session {id} is kept{until}; run in it: brig run --session {id} ...; end it: brig session close {id}")
 }
 
 /// What the end of a job means for the exit code.

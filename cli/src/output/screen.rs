@@ -6,6 +6,7 @@ use serde::Serialize;
 
 use super::escape::{self, Escaper};
 use super::style::Style;
+use crate::exit::Exit;
 
 /// The two streams of a command.
 pub(crate) struct Screen {
@@ -36,6 +37,15 @@ impl Screen {
         Self {
             out: Sink::new(Box::new(out), out_terminal, out_style),
             err: Sink::new(Box::new(err), err_terminal, err_style),
+        }
+    }
+
+    /// The exit of a command: a result that nobody could be given is no success.
+    pub(crate) fn exit(&self, exit: Exit) -> Exit {
+        if exit == Exit::Success && self.out.failed() {
+            Exit::Failed
+        } else {
+            exit
         }
     }
 

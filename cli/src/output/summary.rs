@@ -1,12 +1,12 @@
 //! The summary of a job for people.
 
-use brig_proto::result::{Artifact, CauseKind, Error, ResultDocument, Review, Status};
+use brig_proto::result::{Artifact, CauseKind, Clamped, Error, ResultDocument, Review, Status};
 use serde::Serialize;
 
 use super::style::Style;
 use super::table::{self, Cell};
 use super::{amount, escape};
-use crate::run::collect::Saved;
+use crate::follow::collect::Saved;
 
 /// Says how a job ended, what it left behind and what to change.
 pub(crate) fn render(document: &ResultDocument, saved: &Saved, style: Style) -> String {
@@ -26,6 +26,16 @@ pub(crate) fn render(document: &ResultDocument, saved: &Saved, style: Style) -> 
         text.push_str(&labelled("hint:", hint, style));
     }
     text
+}
+
+/// Says what is not as its caller would expect, and nothing if all is: what ended the job if it was not the job itself,
+/// and what is missing of its output.
+pub(crate) fn trouble(document: &ResultDocument, style: Style) -> String {
+    let cause = document.cause.as_ref().map(|cause| {
+        let label = style.red(&format!("{}:", name(&document.status)));
+        format!("{label} {}\n", escape::line(&cause.message))
+    });
+    cause.unwrap_or_default() + &remarks(document, style)
 }
 
 fn headline(document: &ResultDocument, style: Style) -> String {
@@ -66,13 +76,7 @@ fn exception(error: &Error, stderr: &str, style: Style) -> String {
 /// What a reader would otherwise not notice: clamped limits, limits that were reached, output that is not all there.
 fn remarks(document: &ResultDocument, style: Style) -> String {
     let mut text = String::new();
-    for clamped in &document.clamped {
-        let said = format!(
-            "{} {} is above the policy's maximum, {} was used",
-            clamped.limit, clamped.requested, clamped.applied
-        );
-        text.push_str(&labelled("note:", &said, style));
-    }
+    text.push_str(&clamped(&document.clamped, style));
     let cause = document.cause.as_ref().map(|cause| cause.kind);
     let others: Vec<CauseKind> = document
         .limits_hit
@@ -102,6 +106,18 @@ fn remarks(document: &ResultDocument, style: Style) -> String {
         ));
     }
     text
+}
+
+/// Says which quantities were more than the policy allows.
+pub(crate) fn clamped(clamped: &[Clamped], style: Style) -> String {
+    let lines = clamped.iter().map(|clamped| {
+        let said = format!(
+            "{} {} is above the policy's maximum, {} was used",
+            clamped.limit, clamped.requested, clamped.applied
+        );
+        labelled("note:", &said, style)
+    });
+    lines.collect()
 }
 
 fn artifacts(artifacts: &[Artifact], saved: &Saved, style: Style) -> String {

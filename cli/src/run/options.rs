@@ -3,9 +3,9 @@
 use std::ffi::OsString;
 use std::path::PathBuf;
 
-use brig_jailer::units::{ByteSize, Cpus, Span};
-use clap::{Args, ValueEnum};
+use clap::Args;
 
+use crate::options::{JobOptions, OutputOptions, SandboxOptions};
 use crate::programs::Places;
 
 const EXAMPLES: &str = "\
@@ -19,6 +19,8 @@ Examples:
   brig run --timeout 5s --memory 256M --json job.py    limits; one JSON document for programs
   brig run -- ls -l /home/user                         any program of the template
   brig run --stdin data.txt -- wc -l                   a program with standard input
+  brig run --keep prepare.py                           in a session that stays; its id is told
+  brig run --session ID analysis.py                    in that session, with the files that are there
 
 Sizes take K, M, G (powers of 1024), times take ms, s, m, h; a bare number is bytes or seconds.
 
@@ -42,6 +44,12 @@ pub(crate) struct RunOptions {
 
     #[command(flatten, next_help_heading = "Sandbox")]
     pub(crate) sandbox: SandboxOptions,
+
+    #[command(flatten, next_help_heading = "Session")]
+    pub(crate) place: PlaceOptions,
+
+    #[command(flatten, next_help_heading = "Job")]
+    pub(crate) job: JobOptions,
 
     #[command(flatten, next_help_heading = "Files")]
     pub(crate) files: FileOptions,
@@ -69,52 +77,23 @@ impl RunOptions {
     }
 }
 
-/// What the job may use.
+/// Where the job runs: in a session of its own that ends with it, unless one of these is given.
 #[derive(Debug, Clone, Default, Args)]
-pub(crate) struct SandboxOptions {
-    /// Policy: what the job may do and use; the daemon's default if absent.
-    #[arg(long, value_name = "NAME")]
-    pub(crate) policy: Option<String>,
+pub(crate) struct PlaceOptions {
+    /// Runs the job in this session, which was made before and stays.
+    #[arg(long, value_name = "ID", conflicts_with_all = ["keep", "standalone"])]
+    pub(crate) session: Option<String>,
 
-    /// Template: the file system the job sees; the policy's if absent.
-    #[arg(long, value_name = "NAME")]
-    pub(crate) template: Option<String>,
+    /// Keeps the session of the job, for others to run in; its id is told on stderr.
+    #[arg(long, conflicts_with_all = ["standalone", "request_id"])]
+    pub(crate) keep: bool,
+}
 
-    /// Ends the job after this time; the clock starts with the code.
-    #[arg(long, value_name = "TIME")]
-    pub(crate) timeout: Option<Span>,
-
-    /// Memory of all processes of the job together.
-    #[arg(long, value_name = "SIZE")]
-    pub(crate) memory: Option<ByteSize>,
-
-    /// CPU time per wall time, such as 0.5 or 2.
-    #[arg(long, value_name = "N")]
-    pub(crate) cpus: Option<Cpus>,
-
-    /// Space for files: working directory, /tmp and /dev/shm together.
-    #[arg(long, value_name = "SIZE")]
-    pub(crate) disk: Option<ByteSize>,
-
-    /// Processes and threads.
-    #[arg(long, value_name = "N")]
-    pub(crate) pids: Option<u32>,
-
-    /// Bytes of stdout and of stderr that are kept; what happens to more is the policy's.
-    #[arg(long, value_name = "SIZE")]
-    pub(crate) max_output: Option<ByteSize>,
-
-    /// Environment variable for the job; the policy must allow its name. Can be repeated.
-    #[arg(long, value_name = "NAME=VALUE", value_parser = parse_pair)]
-    pub(crate) env: Vec<(String, String)>,
-
-    /// Who the job is for, as the ledger shall say it.
-    #[arg(long, value_name = "NAME")]
-    pub(crate) user: Option<String>,
-
-    /// Label of the execution, to find it again. Can be repeated.
-    #[arg(long, value_name = "KEY=VALUE", value_parser = parse_pair)]
-    pub(crate) label: Vec<(String, String)>,
+impl PlaceOptions {
+    /// Whether the session lives on behind the job.
+    pub(crate) fn is_kept(&self) -> bool {
+        self.keep || self.session.is_some()
+    }
 }
 
 /// What goes in and comes out.
@@ -132,10 +111,6 @@ pub(crate) struct FileOptions {
     #[arg(long)]
     pub(crate) require_outputs: bool,
 
-    /// What the job reads from its standard input (- for ours); nothing if absent.
-    #[arg(long, value_name = "FILE|-")]
-    pub(crate) stdin: Option<PathBuf>,
-
     /// Saves the artifacts below this directory, which is made if it is not there.
     #[arg(long, value_name = "DIR")]
     pub(crate) out: Option<PathBuf>,
@@ -143,56 +118,6 @@ pub(crate) struct FileOptions {
     /// Writes what --json prints into this file, whatever is shown.
     #[arg(long, value_name = "FILE")]
     pub(crate) result: Option<PathBuf>,
-}
-
-/// What is shown.
-#[derive(Debug, Clone, Copy, Default, Args)]
-pub(crate) struct OutputOptions {
-    /// What stdout is: text (the job's own output), json (one document), jsonl (one object per event).
-    #[arg(
-        short = 'o',
-        long = "format",
-        value_name = "FORMAT",
-        default_value = "text",
-        hide_possible_values = true,
-        conflicts_with = "json"
-    )]
-    pub(crate) format: Format,
-
-    /// Short for -o json.
-    #[arg(long)]
-    pub(crate) json: bool,
-
-    /// No progress and no summary.
-    #[arg(short, long)]
-    pub(crate) quiet: bool,
-
-    /// Guest output as it is, even its control characters on a terminal.
-    #[arg(long)]
-    pub(crate) raw: bool,
-
-    /// Sends the job's stderr to its stdout, in exact order.
-    #[arg(long)]
-    pub(crate) merge_stderr: bool,
-}
-
-impl OutputOptions {
-    /// What stdout is, whichever option said it.
-    pub(crate) fn format(self) -> Format {
-        if self.json { Format::Json } else { self.format }
-    }
-}
-
-/// What stdout is.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, ValueEnum)]
-pub(crate) enum Format {
-    /// For people, and for pipes that want the job's own bytes.
-    #[default]
-    Text,
-    /// One document: the result or the refusal.
-    Json,
-    /// One object per event, the result last.
-    Jsonl,
 }
 
 /// A daemon for this call alone.
@@ -204,12 +129,4 @@ pub(crate) struct PrivateOptions {
 
     #[command(flatten)]
     pub(crate) places: Places,
-}
-
-/// Reads `NAME=VALUE`.
-pub(crate) fn parse_pair(text: &str) -> Result<(String, String), String> {
-    match text.split_once('=') {
-        Some((name, value)) if !name.is_empty() => Ok((name.to_owned(), value.to_owned())),
-        _ => Err(format!("{text:?} has no name before a '='")),
-    }
 }

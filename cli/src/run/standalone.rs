@@ -21,9 +21,9 @@ use tempfile::TempDir;
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, BufReader};
 use tokio::net::unix::pipe::Receiver;
 
-use super::interrupts::Interrupts;
 use crate::exit::Exit;
 use crate::failure::Failure;
+use crate::follow::interrupts::Interrupts;
 use crate::programs::{self, Places};
 
 /// Time for brigd to start serving; it opens a ledger and starts the jailer, which takes far less than a second.

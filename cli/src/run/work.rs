@@ -56,7 +56,7 @@ impl Work {
 fn read_script(file: &OsStr, options: &RunOptions, stdin: impl Read) -> Result<String, Failure> {
     let shown = file.to_string_lossy();
     let read = if file == "-" {
-        if options.files.stdin.as_deref() == Some(Path::new("-")) {
+        if options.job.stdin.as_deref() == Some(Path::new("-")) {
             return Err(Failure::usage(
                 "stdin",
                 "standard input is the code already; it can't be the job's input too",
@@ -114,6 +114,7 @@ mod tests {
     use super::*;
     use crate::command::{Brig, Command};
     use crate::exit::Exit;
+    use crate::options::Format;
 
     fn options(words: &[&str]) -> RunOptions {
         let line: Vec<OsString> = ["brig", "run"].iter().chain(words).map(OsString::from).collect();
@@ -145,7 +146,7 @@ mod tests {
     #[test]
     fn code_takes_the_options_behind_it_and_arguments() {
         assert_eq!(work(&["-c", "1+1", "--json"]).unwrap(), code("1+1", None, &[]));
-        assert!(options(&["-c", "1+1", "--json"]).output.json);
+        assert_eq!(options(&["-c", "1+1", "--json"]).output.format.format(), Format::Json);
         assert_eq!(
             work(&["-c", "x", "a", "--json"]).unwrap(),
             code("x", None, &["a", "--json"])

@@ -2,113 +2,167 @@
 //!
 //! What a real daemon does is proved elsewhere; here it is the command that must cope with every answer.
 
+mod connections;
+mod executions;
+mod sessions;
+
 use std::path::PathBuf;
-use std::pin::Pin;
 use std::process::{Command, Output};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, MutexGuard};
 
 use brig_proto::v1::execution_event::Event;
-use brig_proto::v1::executions_server::{Executions, ExecutionsServer};
+use brig_proto::v1::executions_server::ExecutionsServer;
 use brig_proto::v1::host_server::{Host, HostServer};
-use brig_proto::v1::run_request::Part;
+use brig_proto::v1::sessions_server::SessionsServer;
 use brig_proto::v1::{
-    ExecuteRequest, ExecutionAccepted, ExecutionEvent, ExecutionOutput, ExecutionResult, ExecutionSpec,
-    ExecutionStarted, ExecutionStatus, ExecutionsApproveRequest, ExecutionsApproveResponse, ExecutionsAttachRequest,
-    ExecutionsCancelRequest, ExecutionsCancelResponse, ExecutionsCloseInputRequest, ExecutionsCloseInputResponse,
-    ExecutionsGetRequest, ExecutionsGetResponse, ExecutionsInputRequest, ExecutionsInputResponse,
-    ExecutionsInterruptRequest, ExecutionsInterruptResponse, ExecutionsListRequest, ExecutionsListResponse,
-    ExecutionsRejectRequest, ExecutionsRejectResponse, ExecutionsResizeRequest, ExecutionsResizeResponse,
-    ExecutionsSignalRequest, ExecutionsSignalResponse, FileChunk, HostGetRequest, HostGetResponse, OutputStream,
-    RunRequest,
+    Artifact, ArtifactChunk, ExecutionOutput, ExecutionResult, ExecutionSpec, ExecutionStarted, ExecutionStatus,
+    ExecutionsSignalRequest, FileChunk, HostGetRequest, HostGetResponse, OutputStream, ReviewState, Session,
+    SessionsCreateRequest, SessionsListRequest, SessionsUpdateRequest,
 };
 use tempfile::TempDir;
-use tokio::net::UnixListener;
-use tokio::sync::Notify;
-use tokio_stream::wrappers::UnixListenerStream;
-use tokio_stream::{Stream, StreamExt};
-use tonic::{Request, Response, Status, Streaming, async_trait};
+use tokio::sync::watch;
+use tonic::{Request, Response, Status, async_trait};
 
-/// A step of a script.
+use self::connections::Connections;
+pub(crate) use self::executions::reason;
+
+/// What a daemon does.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Script {
+    /// What happens to the execution, in order, behind `accepted` and `started`.
+    pub(crate) steps: Vec<Step>,
+    /// How streams of events are cut: the first entry is for the first stream, and so on.
+    pub(crate) cuts: Vec<Cut>,
+    /// Refuses Run and Execute.
+    pub(crate) refusal: Option<Status>,
+    /// Refuses Attach.
+    pub(crate) no_attach: Option<Status>,
+    /// Refuses what is asked of sessions, and of executions beside their events.
+    pub(crate) no_call: Option<Status>,
+    /// All sessions there are, in the order of List.
+    pub(crate) sessions: Vec<Session>,
+    pub(crate) host: HostGetResponse,
+}
+
+/// A step of an execution.
 #[derive(Debug, Clone)]
 pub(crate) enum Step {
     Send(Box<Event>),
-    /// Breaks the call.
-    Break,
     /// Waits until somebody cancels the execution.
     AwaitCancel,
+    /// Waits for ever.
+    Hang,
+}
+
+/// Where a stream of events is cut, in messages, and how.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Cut {
+    /// It ends with UNAVAILABLE.
+    Broken(usize),
+    /// Its connection is closed.
+    Closed(usize),
+    /// It ends without a status.
+    Ended(usize),
+    /// It ends because the daemon is about to stop.
+    Draining(usize),
 }
 
 /// What the daemon was asked.
 #[derive(Debug, Default, Clone)]
 pub(crate) struct Asked {
-    pub(crate) spec: Option<ExecutionSpec>,
+    /// The session of each Execute.
+    pub(crate) sessions: Vec<String>,
+    /// The spec of each Run and Execute.
+    pub(crate) specs: Vec<ExecutionSpec>,
     pub(crate) chunks: Vec<FileChunk>,
-    pub(crate) cancelled: usize,
+    /// Execution and sequence of each Attach.
+    pub(crate) attached: Vec<(String, u64)>,
+    pub(crate) cancelled: Vec<String>,
+    pub(crate) interrupted: Vec<String>,
+    pub(crate) signals: Vec<ExecutionsSignalRequest>,
+    pub(crate) created: Vec<SessionsCreateRequest>,
+    pub(crate) listed: Vec<SessionsListRequest>,
+    pub(crate) updated: Vec<SessionsUpdateRequest>,
+    pub(crate) closed: Vec<String>,
+}
+
+impl Asked {
+    /// The spec of the only request.
+    pub(crate) fn spec(&self) -> &ExecutionSpec {
+        assert_eq!(self.specs.len(), 1);
+        &self.specs[0]
+    }
 }
 
 /// A running daemon.
 pub(crate) struct Daemon {
     directory: TempDir,
-    asked: Arc<Mutex<Asked>>,
+    service: Scripted,
+    connections: Connections,
     runtime: tokio::runtime::Runtime,
 }
 
 #[derive(Clone)]
 struct Scripted {
-    answer: Result<Vec<Step>, Status>,
-    host: HostGetResponse,
+    script: Arc<Script>,
     asked: Arc<Mutex<Asked>>,
-    cancel: Arc<Notify>,
+    cancelled: watch::Sender<bool>,
+    connections: Connections,
 }
 
 impl Daemon {
-    /// A daemon that plays a script behind `accepted` and `started`.
+    /// A daemon whose execution goes like this.
     pub(crate) fn playing(steps: Vec<Step>) -> Self {
-        let accepted = ExecutionAccepted {
-            execution_id: "e1".into(),
-            session_id: "s1".into(),
-            ..Default::default()
-        };
-        let started = ExecutionStarted {
-            pid: 2,
-            ..Default::default()
-        };
-        let begin = [step(Event::Accepted(accepted)), step(Event::Started(started))];
-        Self::start(Ok(begin.into_iter().chain(steps).collect()), HostGetResponse::default())
+        Self::start(Script {
+            steps,
+            ..Script::default()
+        })
     }
 
-    /// A daemon that refuses.
+    /// A daemon that refuses to run anything.
     pub(crate) fn refusing(status: Status) -> Self {
-        Self::start(Err(status), HostGetResponse::default())
+        Self::start(Script {
+            refusal: Some(status),
+            ..Script::default()
+        })
     }
 
     /// A daemon on this host.
     pub(crate) fn on(host: HostGetResponse) -> Self {
-        Self::start(Ok(Vec::new()), host)
+        Self::start(Script {
+            host,
+            ..Script::default()
+        })
     }
 
-    fn start(answer: Result<Vec<Step>, Status>, host: HostGetResponse) -> Self {
-        let directory = tempfile::tempdir().unwrap();
-        let asked = Arc::new(Mutex::new(Asked::default()));
+    /// A daemon that does all of this.
+    pub(crate) fn start(script: Script) -> Self {
+        Self::start_in(tempfile::tempdir().unwrap(), script)
+    }
+
+    fn start_in(directory: TempDir, script: Script) -> Self {
+        let connections = Connections::default();
         let service = Scripted {
-            answer,
-            host,
-            asked: Arc::clone(&asked),
-            cancel: Arc::default(),
+            script: Arc::new(script),
+            asked: Arc::default(),
+            cancelled: watch::Sender::new(false),
+            connections: connections.clone(),
         };
         let runtime = tokio::runtime::Builder::new_multi_thread()
             .worker_threads(1)
             .enable_all()
             .build()
             .unwrap();
-        let listener = runtime.block_on(async { UnixListener::bind(directory.path().join("brigd.sock")).unwrap() });
+        let incoming = runtime.block_on(async { connections.listen(&directory.path().join("brigd.sock")) });
         let router = tonic::transport::Server::builder()
             .add_service(ExecutionsServer::new(service.clone()).max_decoding_message_size(4 << 20))
-            .add_service(HostServer::new(service));
-        runtime.spawn(router.serve_with_incoming(UnixListenerStream::new(listener)));
+            .add_service(SessionsServer::new(service.clone()))
+            .add_service(HostServer::new(service.clone()));
+        runtime.spawn(router.serve_with_incoming(incoming));
         Self {
             directory,
-            asked,
+            service,
+            connections,
             runtime,
         }
     }
@@ -118,7 +172,7 @@ impl Daemon {
     }
 
     pub(crate) fn asked(&self) -> Asked {
-        self.asked.lock().unwrap().clone()
+        self.service.asked().clone()
     }
 
     /// The command, connected to this daemon, in an environment without surprises.
@@ -133,9 +187,38 @@ impl Daemon {
         self.brig(arguments).output().unwrap()
     }
 
-    /// Stops serving, with everything that runs.
-    pub(crate) fn stop(self) {
+    /// Closes all connections, and those that come as long as it is asked for.
+    pub(crate) fn hang_up(&self, refuse: bool) {
+        self.connections.hang_up(refuse);
+    }
+
+    /// How many connections were refused.
+    pub(crate) fn refused_connections(&self) -> usize {
+        self.connections.refused()
+    }
+
+    /// Stops serving, with everything that runs. The socket stays where it is.
+    pub(crate) fn stop(self) -> TempDir {
         self.runtime.shutdown_background();
+        self.directory
+    }
+
+    /// The next daemon on the same socket.
+    pub(crate) fn start_again(directory: TempDir, script: Script) -> Self {
+        std::fs::remove_file(directory.path().join("brigd.sock")).unwrap();
+        Self::start_in(directory, script)
+    }
+}
+
+impl Scripted {
+    fn asked(&self) -> MutexGuard<'_, Asked> {
+        self.asked.lock().unwrap()
+    }
+
+    /// Notes what was asked, unless such calls are refused.
+    fn note(&self, note: impl FnOnce(&mut Asked)) -> Result<(), Status> {
+        note(&mut self.asked());
+        self.script.no_call.clone().map_or(Ok(()), Err)
     }
 }
 
@@ -144,6 +227,7 @@ pub(crate) fn brig(arguments: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_brig"));
     for name in [
         "BRIG_ENDPOINT",
+        "BRIG_RECONNECT",
         "BRIG_POLICIES",
         "BRIG_IMAGES",
         "BRIG_KERNEL",
@@ -161,6 +245,14 @@ pub(crate) fn step(event: Event) -> Step {
     Step::Send(Box::new(event))
 }
 
+/// Says that the program runs.
+pub(crate) fn started() -> Step {
+    step(Event::Started(ExecutionStarted {
+        pid: 2,
+        ..Default::default()
+    }))
+}
+
 /// Output of the job.
 pub(crate) fn wrote(stream: OutputStream, data: &'static [u8]) -> Step {
     step(Event::Output(ExecutionOutput {
@@ -175,6 +267,15 @@ pub(crate) fn finished(status: ExecutionStatus) -> Step {
     step(Event::Finished(ended(status)))
 }
 
+/// The end of a program.
+pub(crate) fn exited(status: ExecutionStatus, exit_code: Option<i32>, signal: Option<i32>) -> Step {
+    step(Event::Finished(ExecutionResult {
+        exit_code,
+        signal,
+        ..ended(status)
+    }))
+}
+
 /// A result with this status.
 pub(crate) fn ended(status: ExecutionStatus) -> ExecutionResult {
     ExecutionResult {
@@ -184,112 +285,35 @@ pub(crate) fn ended(status: ExecutionStatus) -> ExecutionResult {
     }
 }
 
-type Events = Pin<Box<dyn Stream<Item = Result<ExecutionEvent, Status>> + Send>>;
+/// SHA-256 of `hello`, which is what every artifact is.
+const HELLO: &str = "2cf24dba5fb0a30e26e83b2ac5b9e29e1b161e5c1fa7425e73043362938b9824";
 
-#[async_trait]
-impl Executions for Scripted {
-    type RunStream = Events;
-    type ExecuteStream = Events;
-    type AttachStream = Events;
-
-    async fn run(&self, request: Request<Streaming<RunRequest>>) -> Result<Response<Events>, Status> {
-        let mut parts = request.into_inner();
-        while let Some(RunRequest { part }) = parts.message().await? {
-            let mut asked = self.asked.lock().unwrap();
-            match part {
-                Some(Part::Spec(spec)) => asked.spec = Some(spec),
-                Some(Part::FileChunk(chunk)) => asked.chunks.push(chunk),
-                None => {}
-            }
-        }
-        let steps = self.answer.clone()?;
-        let cancel = Arc::clone(&self.cancel);
-        let events = tokio_stream::iter(steps).then(move |step| play(step, Arc::clone(&cancel)));
-        Ok(Response::new(Box::pin(events.filter_map(Result::transpose))))
+/// A file that the job left behind.
+pub(crate) fn artifact(id: &str, path: &str, review: ReviewState) -> Artifact {
+    Artifact {
+        artifact_id: id.into(),
+        path: path.into(),
+        size_bytes: 5,
+        sha256: HELLO.into(),
+        review: review.into(),
+        ..Default::default()
     }
+}
 
-    async fn cancel(&self, _: Request<ExecutionsCancelRequest>) -> Result<Response<ExecutionsCancelResponse>, Status> {
-        self.asked.lock().unwrap().cancelled += 1;
-        self.cancel.notify_one();
-        Ok(Response::new(ExecutionsCancelResponse::default()))
-    }
-
-    async fn execute(&self, _: Request<ExecuteRequest>) -> Result<Response<Events>, Status> {
-        Err(unused())
-    }
-
-    async fn input(
-        &self,
-        _: Request<Streaming<ExecutionsInputRequest>>,
-    ) -> Result<Response<ExecutionsInputResponse>, Status> {
-        Err(unused())
-    }
-
-    async fn close_input(
-        &self,
-        _: Request<ExecutionsCloseInputRequest>,
-    ) -> Result<Response<ExecutionsCloseInputResponse>, Status> {
-        Err(unused())
-    }
-
-    async fn signal(&self, _: Request<ExecutionsSignalRequest>) -> Result<Response<ExecutionsSignalResponse>, Status> {
-        Err(unused())
-    }
-
-    async fn resize(&self, _: Request<ExecutionsResizeRequest>) -> Result<Response<ExecutionsResizeResponse>, Status> {
-        Err(unused())
-    }
-
-    async fn interrupt(
-        &self,
-        _: Request<ExecutionsInterruptRequest>,
-    ) -> Result<Response<ExecutionsInterruptResponse>, Status> {
-        Err(unused())
-    }
-
-    async fn attach(&self, _: Request<ExecutionsAttachRequest>) -> Result<Response<Events>, Status> {
-        Err(unused())
-    }
-
-    async fn get(&self, _: Request<ExecutionsGetRequest>) -> Result<Response<ExecutionsGetResponse>, Status> {
-        Err(unused())
-    }
-
-    async fn list(&self, _: Request<ExecutionsListRequest>) -> Result<Response<ExecutionsListResponse>, Status> {
-        Err(unused())
-    }
-
-    async fn approve(
-        &self,
-        _: Request<ExecutionsApproveRequest>,
-    ) -> Result<Response<ExecutionsApproveResponse>, Status> {
-        Err(unused())
-    }
-
-    async fn reject(&self, _: Request<ExecutionsRejectRequest>) -> Result<Response<ExecutionsRejectResponse>, Status> {
-        Err(unused())
-    }
+/// Bytes of such a file.
+pub(crate) fn chunk(id: &str, offset: u64, data: &'static [u8], last: bool) -> Step {
+    step(Event::ArtifactChunk(ArtifactChunk {
+        artifact_id: id.into(),
+        offset,
+        data: data.into(),
+        last,
+    }))
 }
 
 #[async_trait]
 impl Host for Scripted {
     async fn get(&self, _: Request<HostGetRequest>) -> Result<Response<HostGetResponse>, Status> {
-        Ok(Response::new(self.host.clone()))
-    }
-}
-
-async fn play(step: Step, cancel: Arc<Notify>) -> Result<Option<ExecutionEvent>, Status> {
-    match step {
-        Step::Send(event) => Ok(Some(ExecutionEvent {
-            sequence: 1,
-            time: None,
-            event: Some(*event),
-        })),
-        Step::Break => Err(Status::unavailable("gone")),
-        Step::AwaitCancel => {
-            cancel.notified().await;
-            Ok(None)
-        }
+        Ok(Response::new(self.script.host.clone()))
     }
 }
 

@@ -1,63 +1,20 @@
 //! `brig run` against a daemon with scripted answers: what is shown, saved and sent, and the exit codes.
 
 use std::collections::HashMap;
-use std::io::Read;
 use std::path::Path;
-use std::process::{Child, Output, Stdio};
-use std::time::{Duration, Instant};
 
 use brig_proto::v1::execution_event::Event;
 use brig_proto::v1::execution_spec::Work;
 use brig_proto::v1::{
-    Artifact, ArtifactChunk, ExecutionResult, ExecutionStatus, OutputStream, ReviewState, RichDatum, RichResult,
-    WantArtifacts, rich_datum,
+    ExecutionResult, ExecutionStatus, OutputStream, ReviewState, RichDatum, RichResult, WantArtifacts, rich_datum,
 };
-use rustix::process::{Pid, Signal, kill_process};
+use rustix::process::Signal;
 use serde_json::Value;
 use tonic::{Code, Status};
 use tonic_types::{ErrorDetails, StatusExt};
 
-use crate::daemon::{Daemon, Step, brig, ended, finished, step, wrote};
-
-const HELLO: &str = "2cf24dba5fb0a30e26e83b2ac5b9e29e1b161e5c1fa7425e73043362938b9824";
-
-fn code(output: &Output) -> i32 {
-    output.status.code().unwrap()
-}
-
-fn stderr(output: &Output) -> String {
-    String::from_utf8(output.stderr.clone()).unwrap()
-}
-
-fn artifact(id: &str, path: &str, review: ReviewState) -> Artifact {
-    Artifact {
-        artifact_id: id.into(),
-        path: path.into(),
-        size_bytes: 5,
-        sha256: HELLO.into(),
-        review: review.into(),
-        ..Default::default()
-    }
-}
-
-fn chunk(id: &str, offset: u64, data: &'static [u8], last: bool) -> Step {
-    step(Event::ArtifactChunk(ArtifactChunk {
-        artifact_id: id.into(),
-        offset,
-        data: data.into(),
-        last,
-    }))
-}
-
-fn signal(child: &Child, signal: Signal) {
-    kill_process(Pid::from_child(child), signal).unwrap();
-}
-
-/// Waits until the job has written its first byte, which is behind `accepted`.
-fn await_output(child: &mut Child) {
-    let mut byte = [0];
-    child.stdout.as_mut().unwrap().read_exact(&mut byte).unwrap();
-}
+use crate::daemon::{Cut, Daemon, Script, Step, artifact, brig, chunk, ended, finished, step, wrote};
+use crate::process::{await_output, code, eventually, signal, spawn, stderr};
 
 #[test]
 fn output_is_exact_and_the_summary_goes_to_stderr() {
@@ -190,7 +147,7 @@ fn options_become_the_request() {
     let arguments = "run -q --policy strict --template base --timeout 1500ms --memory 256M --cpus 0.5 --disk 1G --pids 9 \
                      --max-output 64K --env TZ=UTC --user ann --label a=b=c --expect x.png --merge-stderr -- ls -l";
     assert_eq!(code(&daemon.run(&arguments.split_whitespace().collect::<Vec<_>>())), 0);
-    let spec = daemon.asked().spec.unwrap();
+    let spec = daemon.asked().spec().clone();
     let limits = spec.limits.unwrap();
     assert_eq!(
         limits.timeout,
@@ -233,10 +190,7 @@ fn options_become_the_request() {
 fn what_is_not_given_is_left_to_the_policy() {
     let daemon = Daemon::playing(vec![finished(ExecutionStatus::Success)]);
     daemon.run(&["run", "-q", "-c", "1"]);
-    assert_eq!(
-        daemon.asked().spec.unwrap().limits,
-        Some(brig_proto::v1::Limits::default())
-    );
+    assert_eq!(daemon.asked().spec().limits, Some(brig_proto::v1::Limits::default()));
 }
 
 #[test]
@@ -248,7 +202,7 @@ fn inputs_are_sent_in_chunks_and_stdin_whole() {
     let mut command = daemon.brig(&["run", "-q", "--input", "big=data.bin", "--stdin", "in.txt", "-c", "1"]);
     assert_eq!(code(&command.current_dir(directory.path()).output().unwrap()), 0);
     let asked = daemon.asked();
-    let spec = asked.spec.unwrap();
+    let spec = asked.spec();
     assert_eq!(
         (spec.inputs[0].name.as_str(), &spec.stdin[..]),
         ("data.bin", &b"line\n"[..])
@@ -297,10 +251,7 @@ fn artifacts_are_saved_and_those_that_wait_for_review_are_listed() {
             .any(|line| line.starts_with("run.sh") && line.ends_with("pending review")),
         "{shown}"
     );
-    assert_eq!(
-        daemon.asked().spec.unwrap().want_artifacts,
-        i32::from(WantArtifacts::Inline)
-    );
+    assert_eq!(daemon.asked().spec().want_artifacts, i32::from(WantArtifacts::Inline));
 }
 
 #[test]
@@ -359,12 +310,7 @@ fn ctrl_c_cancels_and_waits_for_the_end() {
         wrote(OutputStream::Stdout, b"partial output\n"),
         finished(ExecutionStatus::Cancelled),
     ]);
-    let mut child = daemon
-        .brig(&["run", "-c", "1"])
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .spawn()
-        .unwrap();
+    let mut child = spawn(&mut daemon.brig(&["run", "-c", "1"]));
     await_output(&mut child);
     signal(&child, Signal::INT);
     let output = child.wait_with_output().unwrap();
@@ -372,28 +318,16 @@ fn ctrl_c_cancels_and_waits_for_the_end() {
         (code(&output), output.stdout.as_slice()),
         (130, &b"partial output\n"[..])
     );
-    assert_eq!(daemon.asked().cancelled, 1);
+    assert_eq!(daemon.asked().cancelled, ["e1"]);
 }
 
 #[test]
 fn the_second_ctrl_c_leaves_at_once() {
-    let daemon = Daemon::playing(vec![
-        wrote(OutputStream::Stdout, b"."),
-        Step::AwaitCancel,
-        Step::AwaitCancel,
-    ]);
-    let mut child = daemon
-        .brig(&["run", "-c", "1"])
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .spawn()
-        .unwrap();
+    let daemon = Daemon::playing(vec![wrote(OutputStream::Stdout, b"."), Step::Hang]);
+    let mut child = spawn(&mut daemon.brig(&["run", "-c", "1"]));
     await_output(&mut child);
     signal(&child, Signal::INT);
-    let deadline = Instant::now() + Duration::from_secs(10);
-    while daemon.asked().cancelled == 0 && Instant::now() < deadline {
-        std::thread::sleep(Duration::from_millis(5));
-    }
+    eventually("the first one cancels", || !daemon.asked().cancelled.is_empty());
     assert!(child.try_wait().unwrap().is_none(), "the first one waits");
     signal(&child, Signal::INT);
     assert_eq!(code(&child.wait_with_output().unwrap()), 130);
@@ -407,41 +341,28 @@ fn a_reader_that_goes_away_cancels_the_job() {
             .chain([Step::AwaitCancel, finished(ExecutionStatus::Cancelled)])
             .collect(),
     );
-    let mut child = daemon
-        .brig(&["run", "-q", "-c", "1"])
-        .stdout(Stdio::piped())
-        .spawn()
-        .unwrap();
+    let mut child = spawn(&mut daemon.brig(&["run", "-q", "-c", "1"]));
     await_output(&mut child);
     drop(child.stdout.take());
     assert_eq!(child.wait().unwrap().code(), Some(130));
-    assert_eq!(daemon.asked().cancelled, 1);
+    assert_eq!(daemon.asked().cancelled, ["e1"]);
 }
 
 #[test]
-fn a_connection_that_breaks_after_the_start_is_70() {
-    let daemon = Daemon::playing(vec![Step::Break]);
-    let output = daemon.run(&["run", "-c", "1"]);
+fn a_connection_that_breaks_and_is_not_to_be_mended_is_70() {
+    let daemon = Daemon::start(Script {
+        steps: vec![finished(ExecutionStatus::Success)],
+        cuts: vec![Cut::Broken(2)],
+        ..Script::default()
+    });
+    let mut command = daemon.brig(&["run", "-c", "1"]);
+    let output = command.env("BRIG_RECONNECT", "0").output().unwrap();
     assert_eq!(code(&output), 70);
-    assert!(
-        stderr(&output).contains("broke after the start of the job"),
-        "{}",
-        stderr(&output)
+    assert_eq!(
+        stderr(&output),
+        "error: the connection to the daemon broke after the start of the job: gone\n"
     );
-}
-
-#[test]
-fn a_daemon_that_dies_is_70_at_once() {
-    let daemon = Daemon::playing(vec![wrote(OutputStream::Stdout, b"."), Step::AwaitCancel]);
-    let mut child = daemon
-        .brig(&["run", "-c", "1"])
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .spawn()
-        .unwrap();
-    await_output(&mut child);
-    daemon.stop();
-    assert_eq!(code(&child.wait_with_output().unwrap()), 70);
+    assert!(daemon.asked().attached.is_empty());
 }
 
 #[test]

@@ -166,7 +166,10 @@ fn control_c_cancels_the_job_and_shows_what_it_wrote() {
 fn a_daemon_that_dies_mid_run_is_told_as_lost() {
     let mut daemon = daemon!();
     let words = [&SMALL[..], &["--", "sh", "-c", "echo up; sleep 60"]].concat();
-    let child = Brig::command(&daemon.socket(), &words).spawn();
+    let mut line = Brig::command(&daemon.socket(), &words);
+    // Nobody starts it again.
+    line.command.env("BRIG_RECONNECT", "0");
+    let child = line.spawn();
     await_sleep(&daemon);
     daemon.kill();
     let output = child.wait_with_output().unwrap();

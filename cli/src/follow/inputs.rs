@@ -3,6 +3,7 @@
 use std::ffi::OsStr;
 use std::fs::File;
 use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
 use crate::failure::Failure;
@@ -13,7 +14,7 @@ pub(crate) struct InputFile {
     /// The name it shall have in the job's working directory.
     pub(crate) name: String,
     pub(crate) path: PathBuf,
-    pub(crate) file: File,
+    file: File,
     pub(crate) size: u64,
 }
 
@@ -45,6 +46,23 @@ impl InputFile {
             file,
             size: metadata.len(),
         })
+    }
+
+    /// Reads all of it.
+    pub(crate) fn read(&self) -> Result<Vec<u8>, Failure> {
+        self.read_at(0, usize::try_from(self.size).unwrap_or(usize::MAX))
+    }
+
+    /// Reads a part; the place is not the file's own, so that a request can be sent again.
+    pub(crate) fn read_at(&self, offset: u64, length: usize) -> Result<Vec<u8>, Failure> {
+        let mut data = vec![0; length];
+        match self.file.read_exact_at(&mut data, offset) {
+            Ok(()) => Ok(data),
+            Err(error) => {
+                let message = format!("{}: {error} (was it changed meanwhile?)", self.path.display());
+                Err(Failure::usage("input", message))
+            }
+        }
     }
 }
 

@@ -3,7 +3,6 @@
 //! The signals are awaited by a task of their own, on another thread than the one that writes: a reader of our stdout
 //! that has stopped reading must not make the command deaf.
 
-use std::io;
 use std::time::Duration;
 
 use brig_proto::v1::ExecutionsCancelRequest;
@@ -14,6 +13,7 @@ use tokio::sync::watch;
 use tonic::transport::Channel;
 
 use crate::exit::Exit;
+use crate::failure::Failure;
 
 /// How long a cancellation may take to be taken note of.
 const CANCEL: Duration = Duration::from_secs(5);
@@ -46,8 +46,9 @@ pub(crate) struct Interrupts {
 
 impl Interrupts {
     /// Starts to wait for SIGINT and SIGTERM.
-    pub(crate) fn watch() -> io::Result<Self> {
-        let signals = (signal(SignalKind::interrupt())?, signal(SignalKind::terminate())?);
+    pub(crate) fn watch() -> Result<Self, Failure> {
+        let wait_for = |kind| signal(kind).map_err(|error| Failure::new(Exit::Failed, format!("signals: {error}")));
+        let signals = (wait_for(SignalKind::interrupt())?, wait_for(SignalKind::terminate())?);
         let (target, targets) = watch::channel(None);
         let (daemon, daemons) = watch::channel(None);
         let (ask, asked) = watch::channel(false);
@@ -55,7 +56,7 @@ impl Interrupts {
         Ok(Self { target, daemon, asked })
     }
 
-    /// Says what the first interrupt has to cancel, also one that came already.
+    /// Says what the first interrupt has to cancel, also one that came already: each time that this is said.
     pub(crate) fn aim(&self, target: Target) {
         self.target.send_replace(Some(target));
     }
@@ -83,15 +84,15 @@ async fn wait(
     next(&mut signals).await;
     ask.send_replace(true);
     let cancel = async {
-        let target = targets
-            .wait_for(Option::is_some)
-            .await
-            .ok()
-            .and_then(|target| target.clone());
-        if let Some(target) = target {
-            target.cancel().await;
+        loop {
+            let target = targets.borrow_and_update().clone();
+            if let Some(target) = target {
+                target.cancel().await;
+            }
+            if targets.changed().await.is_err() {
+                std::future::pending::<()>().await;
+            }
         }
-        std::future::pending::<()>().await;
     };
     tokio::select! {
         () = next(&mut signals) => {}

@@ -1,4 +1,4 @@
-//! `brig run` for programs: one document, or one object per event.
+//! For programs: one document, or one object per event.
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
@@ -7,35 +7,34 @@ use brig_proto::v1::execution_event::Event;
 use brig_proto::v1::{ExecutionEvent, ExecutionOutput, ExecutionResult, OutputStream};
 use serde_json::{Value, json};
 
-use super::call::Outcome;
-use super::options::OutputOptions;
-use super::show::Show;
+use super::{Show, line};
 use crate::failure::Failure;
-use crate::output::escape;
+use crate::follow::Outcome;
+use crate::options::OutputOptions;
 use crate::output::screen::Screen;
 
 /// Shows the result or the refusal as one document on stdout; progress goes to stderr.
-pub(crate) struct JsonDocument<'a> {
+pub(super) struct JsonDocument<'a> {
     screen: &'a mut Screen,
     options: OutputOptions,
 }
 
 /// Shows each event as one object on a line of stdout; the last one has the result or the refusal.
-pub(crate) struct JsonLines<'a> {
+pub(super) struct JsonLines<'a> {
     screen: &'a mut Screen,
     options: OutputOptions,
 }
 
 impl<'a> JsonDocument<'a> {
     /// Shows on this screen.
-    pub(crate) fn new(screen: &'a mut Screen, options: OutputOptions) -> Self {
+    pub(super) fn new(screen: &'a mut Screen, options: OutputOptions) -> Self {
         Self { screen, options }
     }
 }
 
 impl<'a> JsonLines<'a> {
     /// Shows on this screen.
-    pub(crate) fn new(screen: &'a mut Screen, options: OutputOptions) -> Self {
+    pub(super) fn new(screen: &'a mut Screen, options: OutputOptions) -> Self {
         Self { screen, options }
     }
 }
@@ -50,6 +49,10 @@ impl Show for JsonDocument<'_> {
 
     fn note(&mut self, text: &str) {
         note(self.screen, self.options, text);
+    }
+
+    fn tell(&mut self, text: &str) {
+        tell(self.screen, text);
     }
 
     fn finished(&mut self, outcome: &Outcome) {
@@ -82,6 +85,10 @@ impl Show for JsonLines<'_> {
         note(self.screen, self.options, text);
     }
 
+    fn tell(&mut self, text: &str) {
+        tell(self.screen, text);
+    }
+
     fn finished(&mut self, outcome: &Outcome) {
         for (id, place) in &outcome.saved {
             let object = match place {
@@ -97,18 +104,20 @@ impl Show for JsonLines<'_> {
 
     fn refused(&mut self, failure: &Failure) {
         refused(self.screen, failure);
-        let refused = failure.document().refused;
-        self.screen
-            .out
-            .json_line(&json!({"event": "refused", "status": null, "refused": refused}));
+        self.screen.out.json_line(&failure.event());
     }
 }
 
 fn note(screen: &mut Screen, options: OutputOptions, text: &str) {
     if !options.quiet {
         let label = screen.err.style().dim("note:");
-        screen.err.text(&format!("{label} {}\n", escape::line(text)));
+        line(screen, &label, text);
     }
+}
+
+fn tell(screen: &mut Screen, text: &str) {
+    let label = screen.err.style().yellow("hint:");
+    line(screen, &label, text);
 }
 
 fn refused(screen: &mut Screen, failure: &Failure) {

@@ -1,27 +1,40 @@
-//! `brig run` for people: the job's output as it comes, then a summary on stderr.
+//! For people: the job's output as it comes, then on stderr how it ended.
 
 use brig_proto::v1::execution_event::Event;
 use brig_proto::v1::rich_datum::Content;
 use brig_proto::v1::{ExecutionEvent, NoticeKind, OutputStream, RichResult};
 
-use super::call::Outcome;
-use super::options::OutputOptions;
-use super::show::Show;
+use super::{Show, line};
 use crate::failure::Failure;
-use crate::output::escape;
+use crate::follow::Outcome;
+use crate::options::OutputOptions;
 use crate::output::screen::Screen;
 use crate::output::summary;
 
-/// Shows a call as text.
-pub(crate) struct Text<'a> {
+/// What stands behind the output of a job.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Ending {
+    /// How it ended, what it used and left behind.
+    Summary,
+    /// Nothing, unless it ended otherwise than by itself, or not all of its output is there.
+    Trouble,
+}
+
+/// Shows an execution as text.
+pub(super) struct Text<'a> {
     screen: &'a mut Screen,
     options: OutputOptions,
+    ending: Ending,
 }
 
 impl<'a> Text<'a> {
     /// Shows on this screen.
-    pub(crate) fn new(screen: &'a mut Screen, options: OutputOptions) -> Self {
-        Self { screen, options }
+    pub(super) fn new(screen: &'a mut Screen, options: OutputOptions, ending: Ending) -> Self {
+        Self {
+            screen,
+            options,
+            ending,
+        }
     }
 
     fn finish_guest(&mut self) {
@@ -63,14 +76,24 @@ impl Show for Text<'_> {
         if !self.options.quiet {
             self.screen.finish_line();
             let label = self.screen.err.style().dim("note:");
-            self.screen.err.text(&format!("{label} {}\n", escape::line(text)));
+            line(self.screen, &label, text);
         }
+    }
+
+    fn tell(&mut self, text: &str) {
+        self.screen.finish_line();
+        let label = self.screen.err.style().yellow("hint:");
+        line(self.screen, &label, text);
     }
 
     fn finished(&mut self, outcome: &Outcome) {
         self.finish_guest();
         if !self.options.quiet {
-            let text = summary::render(&outcome.document, &outcome.saved, self.screen.err.style());
+            let style = self.screen.err.style();
+            let text = match self.ending {
+                Ending::Summary => summary::render(&outcome.document, &outcome.saved, style),
+                Ending::Trouble => summary::trouble(&outcome.document, style),
+            };
             self.screen.err.text(&text);
         }
     }

@@ -1,6 +1,6 @@
 //! Sends a request: its spec, then the inputs in chunks, so that memory use does not depend on their size.
 
-use std::io::Read;
+use std::sync::Arc;
 
 use brig_proto::sizes::FILE_CHUNK_MAX as CHUNK;
 use brig_proto::v1::run_request::Part;
@@ -23,7 +23,7 @@ pub(crate) struct Upload {
 
 impl Upload {
     /// Starts reading; the stream ends behind the last input.
-    pub(crate) fn start(spec: ExecutionSpec, inputs: Vec<InputFile>) -> (Self, ReceiverStream<RunRequest>) {
+    pub(crate) fn start(spec: ExecutionSpec, inputs: Arc<[InputFile]>) -> (Self, ReceiverStream<RunRequest>) {
         let (sender, receiver) = mpsc::channel(AHEAD);
         let task = tokio::task::spawn_blocking(move || {
             let first = RunRequest {
@@ -33,7 +33,7 @@ impl Upload {
             if sender.blocking_send(first).is_err() {
                 return Ok(());
             }
-            for (index, input) in (0..).zip(inputs) {
+            for (index, input) in (0..).zip(&*inputs) {
                 if !send(index, input, &sender)? {
                     break;
                 }
@@ -50,29 +50,20 @@ impl Upload {
 }
 
 /// Sends a file; `false` means that nobody receives any more.
-fn send(index: u32, mut input: InputFile, sender: &mpsc::Sender<RunRequest>) -> Result<bool, Failure> {
+fn send(index: u32, input: &InputFile, sender: &mpsc::Sender<RunRequest>) -> Result<bool, Failure> {
     let mut offset = 0;
     while offset < input.size {
-        let mut data = vec![0; CHUNK.min(usize::try_from(input.size - offset).unwrap_or(CHUNK))];
-        if let Err(error) = input.file.read_exact(&mut data) {
-            let message = format!("{}: {error} (was it changed meanwhile?)", input.path.display());
-            return Err(Failure::usage("input", message));
-        }
-        let length = data.len() as u64;
+        let length = CHUNK.min(usize::try_from(input.size - offset).unwrap_or(CHUNK));
         let chunk = FileChunk {
             input: index,
             offset,
-            data: data.into(),
+            data: input.read_at(offset, length)?.into(),
         };
-        if sender
-            .blocking_send(RunRequest {
-                part: Some(Part::FileChunk(chunk)),
-            })
-            .is_err()
-        {
+        let part = Some(Part::FileChunk(chunk));
+        if sender.blocking_send(RunRequest { part }).is_err() {
             return Ok(false);
         }
-        offset += length;
+        offset += length as u64;
     }
     Ok(true)
 }
@@ -91,12 +82,12 @@ mod tests {
     #[tokio::test]
     async fn inputs_follow_the_spec_in_chunks_of_256_kib() {
         let directory = tempfile::tempdir().unwrap();
-        let inputs = vec![
+        let inputs = [
             input(directory.path(), "a", &vec![1; CHUNK + 3]),
             input(directory.path(), "empty", b""),
             input(directory.path(), "b", b"xy"),
         ];
-        let (upload, stream) = Upload::start(ExecutionSpec::default(), inputs);
+        let (upload, stream) = Upload::start(ExecutionSpec::default(), inputs.into());
         let parts: Vec<RunRequest> = stream.collect().await;
         let shape: Vec<_> = parts
             .iter()
@@ -115,7 +106,7 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let input = input(directory.path(), "a", b"abc");
         std::fs::write(directory.path().join("a"), "a").unwrap();
-        let (upload, stream) = Upload::start(ExecutionSpec::default(), vec![input]);
+        let (upload, stream) = Upload::start(ExecutionSpec::default(), [input].into());
         assert_eq!(stream.collect::<Vec<_>>().await.len(), 1);
         let failure = upload.task.await.unwrap().unwrap_err();
         assert!(failure.message.contains("/a: "), "{}", failure.message);
