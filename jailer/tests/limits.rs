@@ -36,7 +36,7 @@ fn line(rig: &mut Rig, what: &str) -> Check {
 fn a_limit_of_disks_is_held_or_refused_by_name() {
     let (mut rig, _folder, make) = rig_with("io = { read = \"1M\", write_ops = 50 }");
     let check = line(&mut rig, "cgroup io");
-    assert_eq!(check.needed, "by policy x (limits.io)");
+    assert_eq!(check.needed, "for policy x (limits.io)");
     let made = rig.try_make(make);
     if check.verdict == Verdict::Ok {
         assert!(made.unwrap().enforced.io);
