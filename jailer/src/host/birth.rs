@@ -81,7 +81,11 @@ pub(super) fn give_birth(programs: &Programs, groups: &SessionGroups, block: Blo
         set_effective_uid(0).at(Step::Clone)?;
     }
     match cloned.at(Step::Clone)? {
-        Cloned::Child => become_init(programs, &theirs, &session_tasks, &init_tasks),
+        Cloned::Child => {
+            // Held here, it would hide the jailer's death from this process, which then would hide it from brigd.
+            drop(control);
+            become_init(programs, &theirs, &session_tasks, &init_tasks)
+        }
         Cloned::Parent { pid, pidfd } => {
             let newborn = Newborn { pid, pidfd, control };
             faults::point(Point::JailerCloned);
