@@ -360,11 +360,13 @@ impl Execution {
     fn end(&self) -> End {
         let oom_kills = self.leaf.oom_kills();
         let exit = self.exit.unwrap_or(Exit::Unknown);
+        // Every kill is a SIGKILL: a main process that ended otherwise had ended by itself when the kill came.
+        let killed = matches!(exit, Exit::Signal(libc::SIGKILL) | Exit::Unknown);
         // Only the main process's own end makes it the execution's; a child that is killed is for its parent to cope with.
         let by_memory = oom_kills > 0 && exit == Exit::Signal(libc::SIGKILL);
         End {
             exit,
-            cause: self.cause.or(by_memory.then_some(Cause::Memory)),
+            cause: self.cause.filter(|_| killed).or(by_memory.then_some(Cause::Memory)),
             usage: self.leaf.usage(),
             oom_kills,
             pids_refused: self.leaf.pids_refused(),
