@@ -128,9 +128,9 @@ pub(crate) fn arguments(program: &std::ffi::CStr) -> Vec<std::ffi::CString> {
 }
 
 #[cfg(feature = "faults")]
-pub use armed::point;
-#[cfg(feature = "faults")]
 pub(crate) use armed::arguments;
+#[cfg(feature = "faults")]
+pub use armed::point;
 
 #[cfg(feature = "faults")]
 mod armed {

@@ -213,11 +213,7 @@ pub fn stopped_early(stop: StopCause) -> Conclusion {
     let (status, cause) = match stop {
         StopCause::ClientGone => cancelled(CauseKind::ClientGone, "the caller went away before the code started"),
         StopCause::Shutdown => lost("brigd was told to stop before the code started"),
-        StopCause::Cancel
-        | StopCause::WallTime
-        | StopCause::Output
-        | StopCause::IdleTime(_)
-        | StopCause::Fault => {
+        StopCause::Cancel | StopCause::WallTime | StopCause::Output | StopCause::IdleTime(_) | StopCause::Fault => {
             cancelled(CauseKind::Cancel, "somebody asked for its end before the code started")
         }
     };

@@ -167,9 +167,7 @@ async fn to_end(
         end: None,
     };
     let (ended, claims) = match jail {
-        Some(jail) => {
-            watch(jail, execution, &job.policy, &host.pumps, started.pipes, terms).await
-        }
+        Some(jail) => watch(jail, execution, &job.policy, &host.pumps, started.pipes, terms).await,
         None => (Ended::Lost, Claims::default()),
     };
     times.ran = start.elapsed();

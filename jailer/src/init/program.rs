@@ -130,12 +130,7 @@ pub(super) fn start_files_helper(files_program: &OwnedFd, leaf: &[OwnedFd]) -> R
     }
 }
 
-fn become_files_helper(
-    files_program: &OwnedFd,
-    leaf: &[OwnedFd],
-    near: &OwnedFd,
-    arguments: &[CString],
-) -> SysError {
+fn become_files_helper(files_program: &OwnedFd, leaf: &[OwnedFd], near: &OwnedFd, arguments: &[CString]) -> SysError {
     sys::default_signals();
     let prepare = || -> Result<OwnedFd, SysError> {
         join(leaf)?;
