@@ -167,6 +167,7 @@ fn remove_tree(path: &Path) -> Result<(), SysError> {
     for entry in entries.flatten() {
         if entry.file_type().is_ok_and(|kind| kind.is_dir()) {
             remove_tree(&entry.path())?;
+            crate::faults::point(crate::faults::Point::JailerHalfRemoved);
         }
     }
     remove_dir(path)

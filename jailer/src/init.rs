@@ -14,6 +14,7 @@ mod serve;
 
 use std::os::fd::OwnedFd;
 
+use crate::faults::{Point, point};
 use crate::plan::{FromInit, ToInit};
 use crate::step::{At, Step, StepError, SysError};
 use crate::{sys, wire};
@@ -48,18 +49,23 @@ pub fn run() -> i32 {
 /// Brings the jail up. Each line is one step of docs/jail.md, same order, same names.
 fn start(control: &OwnedFd, files_program: OwnedFd) -> Result<jail::Jail, StepError> {
     die_with_the_jailer().at(Step::CgroupNamespace)?;
+    point(Point::InitStarted);
     let (plan, leaf) = receive_plan(control).at(Step::CgroupNamespace)?;
 
     let jail = jail::Privileged::new();
     jail.lower_user_limits(&plan.user_limits).at(Step::UserLimits)?;
+    point(Point::InitBeforeMounts);
     jail.make_mounts_private().at(Step::PrivateMounts)?;
     jail.mount_all(&plan.mounts).at(Step::Mounts)?;
+    point(Point::InitBeforePivot);
     let jail = jail.pivot_into_root().at(Step::PivotRoot)?;
+    point(Point::InitAfterPivot);
     jail.set_hostname(&plan.hostname).at(Step::Hostname)?;
     jail.bring_loopback_up().at(Step::Loopback)?;
     let jail = jail.shed(&plan.init_filter).at(Step::Shed)?;
     let (jail, files) = jail.start_files_helper(files_program, leaf, plan.guest)?;
 
+    point(Point::InitBeforeReady);
     let ready = FromInit::Ready {
         landlock_abi: sys::landlock_abi().unwrap_or(0),
     };

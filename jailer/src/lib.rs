@@ -5,6 +5,7 @@
 //! `brig-jailer` is the privileged program, `brig-init` the first process of each jail, `brig-files` its file helper.
 
 pub mod api;
+pub mod faults;
 pub mod files;
 pub mod ids;
 pub mod init;

@@ -101,7 +101,7 @@ impl Line {
         }
         let stdout = read_all(child.stdout.take().unwrap());
         let stderr = read_all(child.stderr.take().unwrap());
-        let deadline = Instant::now() + DEADLINE * 2;
+        let deadline = Instant::now() + *DEADLINE * 2;
         let status = loop {
             if let Some(status) = child.try_wait().unwrap() {
                 break status;

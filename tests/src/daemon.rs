@@ -2,21 +2,18 @@
 
 use std::fs::File;
 use std::io::Read;
+use std::ops::Deref;
 use std::os::unix::fs::FileExt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Child, ChildStdout, Command, Stdio};
 use std::sync::{Arc, mpsc};
 use std::time::Instant;
 
-use brig_proto::v1::executions_client::ExecutionsClient;
-use brig_proto::v1::{ExecutionSpec, RunRequest, run_request};
 use rustix::process::{Pid, Signal, kill_process};
 use tempfile::TempDir;
-use tokio::runtime::{Builder, Runtime};
-use tonic::transport::{Channel, Endpoint};
 
 use crate::host::{Places, can_run};
-use crate::{Brig, DEADLINE, Live, Outcome, Refused};
+use crate::{Brig, Client, DEADLINE};
 
 /// How much of the log a failure shows, in bytes.
 const LOG_TAIL: usize = 16 << 10;
@@ -30,8 +27,15 @@ pub struct Daemon {
     /// The daemon ends when this is closed: also when the test is killed.
     _tie: ChildStdout,
     log: File,
-    runtime: Runtime,
-    channel: Channel,
+    client: Client,
+}
+
+impl Deref for Daemon {
+    type Target = Client;
+
+    fn deref(&self) -> &Client {
+        &self.client
+    }
 }
 
 impl Daemon {
@@ -42,25 +46,29 @@ impl Daemon {
 
     /// Starts one with other policies. Only root may be able to change them.
     pub fn start_with(policies: &Path) -> Option<Self> {
-        let directory = || tempfile::Builder::new().prefix("brig-test-").tempdir().unwrap();
-        can_run().then(|| Self::launch(Arc::new(directory()), policies))
+        can_run().then(|| Self::launch(directory(), policies, ""))
+    }
+
+    /// Starts one with a configuration of its own.
+    pub fn start_configured(configuration: &str) -> Option<Self> {
+        can_run().then(|| Self::launch(directory(), &Places::find().policies, configuration))
     }
 
     /// Starts the next one in the directory of this one, which must have ended.
     pub fn start_again(&self) -> Self {
-        Self::launch(Arc::clone(&self.directory), &Places::find().policies)
+        Self::launch(Arc::clone(&self.directory), &Places::find().policies, "")
     }
 
-    fn launch(directory: Arc<TempDir>, policies: &Path) -> Self {
+    fn launch(directory: Arc<TempDir>, policies: &Path, configuration: &str) -> Self {
         let places = Places::find();
         let log = tempfile::tempfile().unwrap();
+        let file = directory.path().join("brigd.toml");
+        std::fs::write(&file, configuration).unwrap();
         let mut command = Command::new(places.program("brigd"));
         command.arg("--standalone").arg(directory.path());
-        command
-            .arg("--policies")
-            .arg(policies)
-            .arg("--images")
-            .arg(&places.images);
+        command.arg("--config").arg(file);
+        command.arg("--policies").arg(policies);
+        command.arg("--images").arg(&places.images);
         command
             .arg("--kernel")
             .arg(&places.kernel)
@@ -77,33 +85,19 @@ impl Daemon {
             let status = child.wait().unwrap();
             panic!("brigd did not start: {status}: {}", tail(&log));
         };
-        let runtime = Builder::new_multi_thread()
-            .worker_threads(1)
-            .enable_all()
-            .build()
-            .unwrap();
-        let address = format!("unix://{}", directory.path().join("brigd.sock").display());
-        let channel = runtime
-            .block_on(Endpoint::try_from(address).unwrap().connect())
-            .unwrap();
+        let client = Client::new(&directory.path().join("brigd.sock"));
         Self {
             directory,
             child,
             _tie: tie,
             log,
-            runtime,
-            channel,
+            client,
         }
     }
 
     /// Where socket, ledger and spool lie.
     pub fn directory(&self) -> &Path {
         self.directory.path()
-    }
-
-    /// The socket that it serves.
-    pub fn socket(&self) -> PathBuf {
-        self.directory.path().join("brigd.sock")
     }
 
     /// Process id of brigd.
@@ -114,67 +108,6 @@ impl Daemon {
     /// What it has logged.
     pub fn log(&self) -> String {
         tail(&self.log)
-    }
-
-    /// A client that does not care for this crate's ways.
-    pub fn client(&self) -> ExecutionsClient<Channel> {
-        ExecutionsClient::new(self.channel.clone())
-    }
-
-    /// Another connection, and its client.
-    pub fn connect(&self) -> Channel {
-        let address = format!("unix://{}", self.socket().display());
-        self.wait(Endpoint::try_from(address).unwrap().connect()).unwrap()
-    }
-
-    /// Waits for an answer.
-    pub fn wait<T>(&self, answer: impl Future<Output = T>) -> T {
-        let bounded = async { tokio::time::timeout(DEADLINE, answer).await };
-        self.runtime.block_on(bounded).expect("no answer came")
-    }
-
-    /// Runs something to its end.
-    pub fn run(&self, spec: ExecutionSpec) -> Outcome {
-        self.begin(spec).finish()
-    }
-
-    /// Runs something that must succeed, and gives what it wrote to stdout.
-    pub fn stdout(&self, spec: ExecutionSpec) -> String {
-        self.run(spec).expect_success().stdout()
-    }
-
-    /// Starts something and lets it run.
-    pub fn begin(&self, spec: ExecutionSpec) -> Live {
-        let spec = run_request::Part::Spec(spec);
-        self.send(vec![RunRequest { part: Some(spec) }])
-            .unwrap_or_else(|refused| panic!("refused: {refused:?}"))
-    }
-
-    /// Asks for something that must be refused.
-    pub fn refused(&self, spec: ExecutionSpec) -> Refused {
-        let spec = run_request::Part::Spec(spec);
-        match self.send(vec![RunRequest { part: Some(spec) }]) {
-            Err(refused) => refused,
-            Ok(live) => live.refusal().unwrap_or_else(|result| panic!("it ran: {result:?}")),
-        }
-    }
-
-    /// Sends the messages of one call.
-    pub fn send(&self, messages: Vec<RunRequest>) -> Result<Live, Refused> {
-        let answer = self.wait(self.client().run(tokio_stream::iter(messages)));
-        let stream = answer.map_err(|status| Refused::new(&status))?.into_inner();
-        Ok(Live::new(self.runtime.handle().clone(), stream))
-    }
-
-    /// Follows an execution from a sequence number on.
-    pub fn attach(&self, execution: &str, after_sequence: u64) -> Result<Live, Refused> {
-        let request = brig_proto::v1::ExecutionsAttachRequest {
-            execution_id: execution.to_owned(),
-            after_sequence,
-        };
-        let answer = self.wait(self.client().attach(request));
-        let stream = answer.map_err(|status| Refused::new(&status))?.into_inner();
-        Ok(Live::new(self.runtime.handle().clone(), stream))
     }
 
     /// Runs the command `brig` against it.
@@ -196,7 +129,7 @@ impl Daemon {
 
     /// Waits until it ends by itself.
     pub fn wait_end(&mut self) -> Option<std::process::ExitStatus> {
-        let deadline = Instant::now() + DEADLINE;
+        let deadline = Instant::now() + *DEADLINE;
         while Instant::now() < deadline {
             if let Some(status) = self.child.try_wait().unwrap() {
                 return Some(status);
@@ -226,6 +159,10 @@ impl Drop for Daemon {
     }
 }
 
+fn directory() -> Arc<TempDir> {
+    Arc::new(tempfile::Builder::new().prefix("brig-test-").tempdir().unwrap())
+}
+
 /// Waits for the line that says that it serves, and gives the pipe that it came by.
 fn await_ready(child: &mut Child) -> Option<ChildStdout> {
     let mut stdout = child.stdout.take().unwrap();
@@ -238,10 +175,10 @@ fn await_ready(child: &mut Child) -> Option<ChildStdout> {
         }
         let _nobody_waits = sender.send(line.starts_with(b"ready ").then_some(stdout));
     });
-    receiver.recv_timeout(DEADLINE).unwrap_or_default()
+    receiver.recv_timeout(*DEADLINE).unwrap_or_default()
 }
 
-fn tail(log: &File) -> String {
+pub(crate) fn tail(log: &File) -> String {
     let length = log.metadata().map_or(0, |metadata| metadata.len());
     let mut bytes = vec![0; LOG_TAIL];
     let read = log

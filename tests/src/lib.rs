@@ -13,22 +13,35 @@
 )]
 
 pub mod attack;
+pub mod client;
 pub mod command;
 pub mod daemon;
 pub mod document;
 pub mod host;
+pub mod policies;
 pub mod processes;
 pub mod run;
+pub mod services;
 pub mod spec;
 
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{LazyLock, Mutex};
 use std::time::{Duration, Instant};
 
+pub use client::Client;
 pub use command::Brig;
 pub use daemon::Daemon;
-pub use run::{Live, Outcome, Refused};
+pub use run::{Cut, Live, Outcome, Refused};
+pub use services::{Service, Services};
+
+/// How many times slower than usual this machine is: deadlines of tests are that much longer.
+pub fn slow() -> u32 {
+    std::env::var("BRIG_TEST_SLOW").map_or(1, |text| text.parse().unwrap())
+}
 
 /// How long anything may take that should take milliseconds; the machine may be busy.
-pub const DEADLINE: Duration = Duration::from_secs(30);
+pub static DEADLINE: LazyLock<Duration> = LazyLock::new(|| Duration::from_secs(30) * slow());
 
 /// Starts a daemon, or leaves the test where this host can't run one.
 #[macro_export]
@@ -51,4 +64,27 @@ pub fn eventually<T: std::fmt::Debug>(what: &str, within: Duration, look: impl F
             Err(_) => std::thread::sleep(Duration::from_millis(10)),
         }
     }
+}
+
+/// Does something with each item, several at one time; fails with those that failed once all were tried.
+pub fn lanes<T: Sync + std::fmt::Debug>(width: usize, items: &[T], work: impl Fn(&T) + Sync) {
+    let next = AtomicUsize::new(0);
+    let failed = Mutex::new(Vec::new());
+    let lane = || {
+        while let Some(item) = items.get(next.fetch_add(1, Ordering::Relaxed)) {
+            if catch_unwind(AssertUnwindSafe(|| work(item))).is_err() {
+                failed.lock().unwrap().push(format!("{item:?}"));
+            }
+        }
+    };
+    std::thread::scope(|scope| {
+        (0..width).for_each(|_| drop(scope.spawn(lane)));
+    });
+    let failed = failed.into_inner().unwrap();
+    assert!(
+        failed.is_empty(),
+        "{} of {} failed: {failed:#?}",
+        failed.len(),
+        items.len()
+    );
 }

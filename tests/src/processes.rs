@@ -1,6 +1,6 @@
 //! What a daemon has on the host: processes, groups, descriptors; and whether it is gone.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -36,9 +36,19 @@ impl Process {
         Self::read(self.pid).is_some_and(|now| now.start == self.start)
     }
 
-    /// Open descriptors.
+    /// Open descriptors, without those of the output of executions that have ended, which brigd keeps for a while.
     pub fn descriptors(&self) -> usize {
-        fs::read_dir(format!("/proc/{}/fd", self.pid)).map_or(0, Iterator::count)
+        self.links().filter(|link| !is_kept_output(link)).count()
+    }
+
+    /// Descriptors of kept output.
+    pub fn kept_outputs(&self) -> usize {
+        self.links().filter(|link| is_kept_output(link)).count()
+    }
+
+    fn links(&self) -> impl Iterator<Item = PathBuf> {
+        let entries = fs::read_dir(format!("/proc/{}/fd", self.pid)).into_iter().flatten();
+        entries.filter_map(|entry| fs::read_link(entry.ok()?.path()).ok())
     }
 
     /// A line of its status in bytes, such as `VmHWM`.
@@ -52,6 +62,10 @@ impl Process {
     }
 }
 
+fn is_kept_output(link: &Path) -> bool {
+    link.to_string_lossy().starts_with("/memfd:brig-std")
+}
+
 /// A process by its number.
 pub fn process(pid: u32) -> Process {
     Process::read(pid).expect("the process lives")
@@ -59,10 +73,7 @@ pub fn process(pid: u32) -> Process {
 
 /// All processes below this one, itself left out.
 pub fn descendants(pid: u32) -> Vec<Process> {
-    let numbers = fs::read_dir("/proc")
-        .unwrap()
-        .filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok());
-    let all: Vec<Process> = numbers.filter_map(Process::read).collect();
+    let all: Vec<Process> = numbers().filter_map(Process::read).collect();
     let mut below: HashMap<u32, Vec<&Process>> = HashMap::new();
     for process in &all {
         below.entry(process.parent).or_default().push(process);
@@ -85,6 +96,31 @@ pub fn named(pid: u32, name: &str) -> Process {
         .collect();
     assert_eq!(found.len(), 1, "{name} below {pid}: {found:?}");
     found.remove(0)
+}
+
+/// All processes in the control groups of sessions.
+pub fn of_sessions(sessions: &[String]) -> Vec<Process> {
+    let inside = |pid: &u32| {
+        let groups = fs::read_to_string(format!("/proc/{pid}/cgroup")).unwrap_or_default();
+        sessions.iter().any(|session| {
+            let (middle, end) = (format!("/{session}/"), format!("/{session}"));
+            groups
+                .lines()
+                .any(|line| line.contains(&middle) || line.ends_with(&end))
+        })
+    };
+    numbers().filter(inside).filter_map(Process::read).collect()
+}
+
+/// The namespaces of a kind that any process is in.
+pub fn namespaces(kind: &str) -> BTreeSet<PathBuf> {
+    let link = |pid| fs::read_link(format!("/proc/{pid}/ns/{kind}")).ok();
+    numbers().filter_map(link).collect()
+}
+
+fn numbers() -> impl Iterator<Item = u32> {
+    let entries = fs::read_dir("/proc").unwrap();
+    entries.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok())
 }
 
 /// Waits until none of them lives.

@@ -18,7 +18,16 @@ use crate::DEADLINE;
 pub struct Live {
     runtime: Handle,
     stream: Streaming<ExecutionEvent>,
+    /// The last sequence that was known before.
+    known: u64,
     seen: Vec<ExecutionEvent>,
+}
+
+/// A call that ended without `finished`.
+#[derive(Debug)]
+pub struct Cut {
+    pub events: Vec<ExecutionEvent>,
+    pub why: Refused,
 }
 
 /// A run that ended, with all that was told of it.
@@ -52,8 +61,20 @@ impl Live {
         Self {
             runtime,
             stream,
+            known: 0,
             seen: Vec::new(),
         }
+    }
+
+    /// Follows on from a sequence.
+    pub(crate) fn after(mut self, sequence: u64) -> Self {
+        self.known = sequence;
+        self
+    }
+
+    /// The events so far.
+    pub fn seen(&self) -> &[ExecutionEvent] {
+        &self.seen
     }
 
     /// Waits for an event that fits; those before it are kept for the outcome.
@@ -75,39 +96,56 @@ impl Live {
 
     /// Waits until the program has written this to stdout in all.
     pub fn until_written(&mut self, text: &str) {
-        let mut all = Vec::new();
-        while !String::from_utf8_lossy(&all).contains(text) {
-            let event = self.until(|event| matches!(event, Event::Output(_)));
-            if let Event::Output(output) = event {
-                all.extend_from_slice(&output.data);
-            }
+        self.until_written_to(OutputStream::Stdout, text);
+    }
+
+    /// Waits until the program has written this to a stream in all.
+    pub fn until_written_to(&mut self, stream: OutputStream, text: &str) {
+        while !String::from_utf8_lossy(&self.written(stream)).contains(text) {
+            self.until(|event| matches!(event, Event::Output(_)));
         }
+    }
+
+    /// What the program has written to a stream so far.
+    pub fn written(&self, stream: OutputStream) -> Vec<u8> {
+        let outputs = self.seen.iter().filter_map(|event| match &event.event {
+            Some(Event::Output(output)) if output.stream() == stream => Some(output.data.as_ref()),
+            _ => None,
+        });
+        outputs.collect::<Vec<&[u8]>>().concat()
     }
 
     /// Waits for the end.
-    pub fn finish(mut self) -> Outcome {
-        while let Some(event) = self
-            .next()
-            .unwrap_or_else(|status| panic!("refused: {:?}", Refused::new(&status)))
-        {
-            self.seen.push(event);
-        }
-        Outcome::new(self.seen)
+    pub fn finish(self) -> Outcome {
+        self.end().unwrap_or_else(|cut| panic!("cut off: {cut:?}"))
     }
 
     /// Waits for a refusal in the place of an event; a run that ends gives its result.
-    pub fn refusal(mut self) -> Result<Refused, Box<ExecutionResult>> {
+    pub fn refusal(self) -> Result<Refused, Box<ExecutionResult>> {
+        match self.end() {
+            Ok(outcome) => Err(Box::new(outcome.result)),
+            Err(cut) => Ok(cut.why),
+        }
+    }
+
+    /// Waits for the end, which may be that of the daemon.
+    pub fn end(mut self) -> Result<Outcome, Box<Cut>> {
         loop {
             match self.next() {
                 Ok(Some(event)) => self.seen.push(event),
-                Ok(None) => return Err(Box::new(Outcome::new(self.seen).result)),
-                Err(status) => return Ok(Refused::new(&status)),
+                Ok(None) => return Ok(Outcome::new(self.seen, self.known)),
+                Err(status) => {
+                    return Err(Box::new(Cut {
+                        events: self.seen,
+                        why: Refused::new(&status),
+                    }));
+                }
             }
         }
     }
 
     fn next(&mut self) -> Result<Option<ExecutionEvent>, Status> {
-        let next = async { tokio::time::timeout(DEADLINE * 2, self.stream.message()).await };
+        let next = async { tokio::time::timeout(*DEADLINE * 2, self.stream.message()).await };
         let next = self.runtime.block_on(next);
         next.unwrap_or_else(|_elapsed| panic!("no event came; before it: {:?}", last(&self.seen)))
     }
@@ -119,7 +157,7 @@ fn last(events: &[ExecutionEvent]) -> Option<&ExecutionEvent> {
 
 impl Outcome {
     /// Checks what holds for every run.
-    fn new(events: Vec<ExecutionEvent>) -> Self {
+    fn new(events: Vec<ExecutionEvent>, known: u64) -> Self {
         let kinds: Vec<&Event> = events.iter().map(|event| event.event.as_ref().unwrap()).collect();
         assert!(matches!(kinds.first(), Some(Event::Accepted(_))), "{:?}", kinds.first());
         let is_finished = |event: &&&Event| matches!(event, Event::Finished(_));
@@ -129,12 +167,17 @@ impl Outcome {
         };
         let result = result.clone();
         check_order(&kinds);
-        check_sequence(&events);
+        check_sequence(&events, known);
         for stream in [OutputStream::Stdout, OutputStream::Stderr] {
             check_offsets(&kinds, stream);
         }
         let told: Vec<&Artifact> = kinds.iter().filter_map(|event| artifact(event)).collect();
-        assert_eq!(told, result.artifacts.iter().collect::<Vec<_>>());
+        // Who reads on from a later event is told the last of them.
+        let all: Vec<&Artifact> = result.artifacts.iter().collect();
+        assert!(
+            if known == 0 { told == all } else { all.ends_with(&told) },
+            "{told:?} {all:?}"
+        );
         Self { events, result }
     }
 
@@ -307,11 +350,11 @@ fn check_order(kinds: &[&Event]) {
     }
 }
 
-/// Kept events count from 1 without gaps; the others have 0.
-fn check_sequence(events: &[ExecutionEvent]) {
+/// Kept events count on from what was known, without gaps; the others have 0.
+fn check_sequence(events: &[ExecutionEvent], known: u64) {
     let kept = |event: &&ExecutionEvent| !matches!(event.event, Some(Event::Accepted(_) | Event::ArtifactChunk(_)));
     let numbers: Vec<u64> = events.iter().filter(kept).map(|event| event.sequence).collect();
-    assert_eq!(numbers, (1..=numbers.len() as u64).collect::<Vec<_>>());
+    assert_eq!(numbers, (known + 1..=known + numbers.len() as u64).collect::<Vec<_>>());
     assert!(
         events
             .iter()

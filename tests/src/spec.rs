@@ -5,6 +5,7 @@ use std::time::Duration;
 use brig_proto::v1::execution_spec::Work;
 use brig_proto::v1::input_source::Source;
 use brig_proto::v1::{Code, Command, ExecutionSpec, InputSource, Limits};
+use prost::Message;
 
 /// Python code.
 pub fn code(source: &str) -> ExecutionSpec {
@@ -66,4 +67,14 @@ pub fn timeout(millis: u64) -> Option<Limits> {
         timeout: Some(span(Duration::from_millis(millis))),
         ..Limits::default()
     })
+}
+
+/// Adds limits to those that are there; both may not set the same one.
+pub fn with_limits(limits: Limits, spec: ExecutionSpec) -> ExecutionSpec {
+    let there = spec.limits.unwrap_or_default();
+    let both = [there.encode_to_vec(), limits.encode_to_vec()].concat();
+    ExecutionSpec {
+        limits: Some(Limits::decode(both.as_slice()).unwrap()),
+        ..spec
+    }
 }

@@ -3,9 +3,7 @@
 
 use std::time::{Duration, Instant};
 
-use brig_proto::v1::{
-    CauseKind, ExecutionSpec, ExecutionStatus as Status, Limits, NoticeKind, OutputStream, StreamSummary,
-};
+use brig_proto::v1::{CauseKind, ExecutionSpec, ExecutionStatus as Status, Limits, NoticeKind};
 use brig_tests::spec::{code, input, sh, small, timeout};
 use brig_tests::{daemon, processes};
 
@@ -14,18 +12,6 @@ fn limited(limits: Limits, spec: ExecutionSpec) -> ExecutionSpec {
         limits: Some(limits),
         ..spec
     }
-}
-
-fn with_output(bytes: u64, spec: ExecutionSpec) -> ExecutionSpec {
-    let limits = Limits {
-        output_bytes: Some(bytes),
-        ..Limits::default()
-    };
-    limited(limits, spec)
-}
-
-fn written(summary: &StreamSummary) -> (u64, u64, bool) {
-    (summary.written_bytes, summary.dropped_bytes, summary.truncated)
 }
 
 #[test]
@@ -72,9 +58,10 @@ fn a_fork_bomb_is_contained_and_others_run_on() {
         pids: Some(40),
         ..Limits::default()
     };
+    // The shell that must live on forks once, before there is anything that could keep it from that.
     let mut bomb = daemon.begin(limited(
         limits,
-        sh("echo up; bomb() { bomb | bomb & }; bomb; while :; do :; done"),
+        sh("echo up; bomb() { bomb | bomb & }; bomb & while :; do :; done"),
     ));
     bomb.until_written("up\n");
     let other = daemon.run(sh("echo fine"));
@@ -192,90 +179,6 @@ fn libraries_are_told_how_many_threads_to_use() {
     };
     let source = "import os\nprint(os.environ['OMP_NUM_THREADS'], os.environ['OPENBLAS_NUM_THREADS'])";
     assert_eq!(daemon.stdout(limited(limits, small(source))), "2 2\n");
-}
-
-#[test]
-fn a_flood_is_cut_to_the_byte_and_the_daemon_stays_small() {
-    let daemon = daemon!();
-    let brigd = processes::process(daemon.pid());
-    let outcome = daemon.run(with_output(
-        1_000_003,
-        small("import os\nline = b'0123456789abcde\\n' * 4096\nfor i in range(3200): os.write(1, line)\nopen('after.txt', 'w').write('x')"),
-    ));
-    assert_eq!(outcome.status(), Status::Success);
-    let streamed = outcome.streamed(OutputStream::Stdout);
-    let expected: Vec<u8> = b"0123456789abcde\n".iter().copied().cycle().take(1_000_003).collect();
-    assert!(streamed == expected, "{}", streamed.len());
-    let summary = outcome.result.output.unwrap().stdout.unwrap();
-    let all = 3200 * 65_536;
-    assert_eq!(written(&summary), (all, all - 1_000_003, true));
-    assert_eq!(outcome.result.limits_hit, [CauseKind::Output as i32]);
-    assert_eq!(outcome.notices(NoticeKind::OutputDropped).len(), 1);
-    assert_eq!(outcome.paths(), ["after.txt"]);
-    let peak = brigd.memory("VmHWM");
-    assert!(peak < 64 << 20, "{peak}");
-}
-
-#[test]
-fn the_result_has_the_head_and_the_tail_of_long_output() {
-    let daemon = daemon!();
-    let limits = Limits {
-        result_output_bytes: Some(1000),
-        ..Limits::default()
-    };
-    let outcome = daemon.run(limited(limits, sh("seq -w 1 99999")));
-    let all: String = (1..=99_999).map(|number| format!("{number:05}\n")).collect();
-    assert_eq!(outcome.streamed(OutputStream::Stdout), all.as_bytes());
-    let text = outcome.stdout();
-    assert!(
-        text.starts_with(&all[..700]) && text.ends_with(&all[all.len() - 240..]),
-        "{text}"
-    );
-    assert!(text.len() <= 1000 + 200, "{}", text.len());
-    assert_eq!(
-        written(&outcome.result.output.unwrap().stdout.unwrap()),
-        (599_994, 0, true)
-    );
-}
-
-#[test]
-fn output_limits_hold_for_each_stream_by_itself() {
-    let daemon = daemon!();
-    let outcome = daemon.run(with_output(1000, sh("head -c 5000 /dev/zero; echo small >&2")));
-    let output = outcome.result.output.unwrap();
-    assert_eq!(written(&output.stdout.unwrap()), (5000, 4000, true));
-    assert_eq!(written(&output.stderr.unwrap()), (6, 0, false));
-    assert_eq!(outcome.streamed(OutputStream::Stderr), b"small\n");
-}
-
-#[test]
-fn output_in_single_bytes_arrives_whole() {
-    let daemon = daemon!();
-    let outcome = daemon.run(small("import os\nfor i in range(20000): os.write(1, b'%d' % (i % 10))"));
-    let expected: Vec<u8> = (0..20_000_u32).map(|number| b'0' + (number % 10) as u8).collect();
-    assert!(outcome.streamed(OutputStream::Stdout) == expected);
-}
-
-#[test]
-fn bytes_that_are_no_text_pass_unchanged() {
-    let daemon = daemon!();
-    let outcome = daemon.run(small(
-        "import os\nos.write(1, bytes(range(256)) + b'\\xff\\xfe\\xed\\xa0\\x80no newline')",
-    ));
-    let expected: Vec<u8> = (0..=255).chain(*b"\xff\xfe\xed\xa0\x80no newline").collect();
-    assert_eq!(outcome.streamed(OutputStream::Stdout), expected);
-    assert_eq!(&outcome.result.stdout[..], expected);
-    let document = outcome.document();
-    assert_eq!(document["output"]["stdout"]["lossy"], true);
-    assert!(document["stdout"].as_str().unwrap().ends_with("no newline"));
-}
-
-#[test]
-fn a_cut_within_a_character_is_a_cut_of_bytes() {
-    let daemon = daemon!();
-    let outcome = daemon.run(with_output(1000, small("print('€' * 10000)")));
-    assert_eq!(outcome.streamed(OutputStream::Stdout).len(), 1000);
-    assert_eq!(outcome.result.output.unwrap().stdout.unwrap().written_bytes, 30_001);
 }
 
 #[test]

@@ -8,6 +8,7 @@
 use std::os::unix::net::UnixStream;
 use std::process::ExitCode;
 
+use brig_jailer::faults::{Point, point};
 use brig_jailer::files::seal::seal;
 use brig_jailer::files::server::{Broken, Server, refuse};
 use brig_jailer::sys;
@@ -17,6 +18,7 @@ const SOCKET: i32 = 3;
 fn main() -> ExitCode {
     // A program that is run from a memory file has no name of its own.
     let _nameless = rustix::thread::set_name(c"brig-files");
+    point(Point::FilesStarted);
     let Ok(socket) = sys::inherited(SOCKET).map(UnixStream::from) else {
         return ExitCode::from(1);
     };

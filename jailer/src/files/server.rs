@@ -5,6 +5,8 @@ use std::os::unix::net::UnixStream;
 
 use rustix::time::Timespec;
 
+use crate::faults::{Point, point};
+
 use super::changes::{Collection, Snapshot, coarse_now};
 pub use super::connection::Broken;
 use super::connection::Connection;
@@ -61,9 +63,15 @@ impl Server {
         match request {
             Request::Put(put) => self.put(&put),
             Request::Data(_) | Request::End => Err(Broken::OutOfOrder.into()),
-            Request::Get(get) => send_file(&self.root, &get, &mut self.connection),
+            Request::Get(get) => {
+                point(Point::FilesGet);
+                send_file(&self.root, &get, &mut self.connection)
+            }
             Request::Snapshot(bounds) => self.take_snapshot(bounds),
-            Request::Collect(ask) => Collection::run(&self.root, &ask, self.snapshot.as_ref(), &mut self.connection),
+            Request::Collect(ask) => {
+                point(Point::FilesCollect);
+                Collection::run(&self.root, &ask, self.snapshot.as_ref(), &mut self.connection)
+            }
             Request::Inspect(ask) => Ok(Response::Inspected(inspect::inspect(&self.root, &ask)?)),
         }
     }
@@ -72,7 +80,10 @@ impl Server {
         let mut upload = Upload::begin(&self.root, put);
         loop {
             match self.connection.receive()?.ok_or(Broken::CutShort)? {
-                Request::Data(bytes) => upload = upload.and_then(|upload| upload.write(&bytes)),
+                Request::Data(bytes) => {
+                    upload = upload.and_then(|upload| upload.write(&bytes));
+                    point(Point::FilesPut);
+                }
                 Request::End => break,
                 _ => return Err(Broken::OutOfOrder.into()),
             }

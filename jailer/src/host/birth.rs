@@ -9,6 +9,7 @@ use rustix::thread::{Gid, Uid, UnshareFlags, set_thread_res_gid, set_thread_res_
 
 use super::uids::{BLOCK, Block};
 use crate::cgroup::{Controllers, SessionGroups};
+use crate::faults::{self, Point};
 use crate::init::{CONTROL_FD, FILES_FD};
 use crate::plan::{FromInit, ToInit};
 use crate::step::{At, Step, StepError, SysError};
@@ -73,19 +74,25 @@ pub(super) fn give_birth(programs: &Programs, groups: &SessionGroups, block: Blo
     };
     #[cfg(feature = "faults")]
     super::faults::check(Step::Clone).at(Step::Clone)?;
+    faults::point(Point::JailerBeforeClone);
     set_effective_uid(block.root()).at(Step::Clone)?;
     let cloned = sys::clone3(namespaces, Some(groups.directory()));
     if !matches!(cloned, Ok(Cloned::Child)) {
         set_effective_uid(0).at(Step::Clone)?;
     }
     match cloned.at(Step::Clone)? {
-        Cloned::Child => become_init(programs, &theirs, &session_tasks, &init_tasks),
+        Cloned::Child => {
+            // Held here, it would hide the jailer's death from this process, which then would hide it from brigd.
+            drop(control);
+            become_init(programs, &theirs, &session_tasks, &init_tasks)
+        }
         Cloned::Parent { pid, pidfd } => {
             let newborn = Newborn { pid, pidfd, control };
-            match map_ids(pid, block)
-                .at(Step::IdMaps)
-                .and_then(|()| go_on(newborn.control.as_fd()))
-            {
+            faults::point(Point::JailerCloned);
+            match map_ids(pid, block).at(Step::IdMaps).and_then(|()| {
+                faults::point(Point::JailerMapped);
+                go_on(newborn.control.as_fd())
+            }) {
                 Ok(()) => Ok(newborn),
                 Err(error) => {
                     // Our own child, not reaped yet: the number can't be another's.
@@ -208,7 +215,7 @@ fn execute(programs: &Programs, control: &OwnedFd) -> SysError {
             rustix::fs::Mode::empty(),
         )
         .map_err(|e| SysError::new("open(\"/run/dev/null\")", e.raw_os_error()))?;
-        for number in 0..3 {
+        for number in faults::SILENCED {
             sys::place(null.as_fd(), number)?;
         }
         sys::place(control.as_fd(), CONTROL_FD)?;
@@ -217,7 +224,7 @@ fn execute(programs: &Programs, control: &OwnedFd) -> SysError {
         Ok(init)
     };
     match place() {
-        Ok(init) => sys::execute_descriptor(init.as_fd(), &[c"brig-init".to_owned()], &[]),
+        Ok(init) => sys::execute_descriptor(init.as_fd(), &faults::arguments(c"brig-init"), &[]),
         Err(error) => error,
     }
 }

@@ -12,6 +12,7 @@ use super::serve::Jailer;
 use super::session::{Phase, Remains, Session};
 use crate::api::{Cause, CloseReason, End, Event, Exit, MEMO_MAX, Refusal, Spawn, Streams, UNFORGOTTEN_MAX, Work};
 use crate::cgroup::Leaf;
+use crate::faults::{Point, point};
 use crate::ids::Id;
 use crate::plan::{HOME, Program, ToInit};
 use crate::policy::check_timeout;
@@ -118,6 +119,7 @@ impl Jailer {
         };
         let name = program.execution.clone();
         let files = held::memory_files(told.streams).at(Step::Streams)?;
+        point(Point::JailerBeforeLeaf);
         let leaf = session.groups.leaf(name.as_str()).at(Step::Cgroups)?;
         let source = Source::Leaf(id.clone(), name.clone());
         let token = self
@@ -132,6 +134,7 @@ impl Jailer {
             descriptors
         };
         let ordered = session.order(&ToInit::Spawn(Box::new(program)), &descriptors);
+        point(Point::JailerSpawnOrdered);
         let execution = Execution {
             leaf,
             token,
@@ -169,6 +172,7 @@ impl Jailer {
             }
         }
         fds.append(&mut execution.files);
+        point(Point::JailerSpawned);
         self.start_clock(id, name);
         self.tell(
             Event::Spawned {
@@ -202,6 +206,7 @@ impl Jailer {
         } else {
             Exit::Code(status)
         });
+        point(Point::JailerExited);
         if let Err(error) = execution.leaf.kill() {
             tracing::error!(session = %id, execution = %name, %error, "execution could not be killed");
         }
@@ -269,6 +274,7 @@ impl Jailer {
             session.ended.insert(name.clone(), Ended { told, end });
         }
         tracing::info!(session = %id, execution = %name, exit = ?end.exit, cause = ?end.cause, "execution ended");
+        point(Point::JailerBeforeEnded);
         let ended = Event::Ended {
             session: id.clone(),
             execution: name.clone(),
@@ -354,11 +360,13 @@ impl Execution {
     fn end(&self) -> End {
         let oom_kills = self.leaf.oom_kills();
         let exit = self.exit.unwrap_or(Exit::Unknown);
+        // Every kill is a SIGKILL: a main process that ended otherwise had ended by itself when the kill came.
+        let killed = matches!(exit, Exit::Signal(libc::SIGKILL) | Exit::Unknown);
         // Only the main process's own end makes it the execution's; a child that is killed is for its parent to cope with.
         let by_memory = oom_kills > 0 && exit == Exit::Signal(libc::SIGKILL);
         End {
             exit,
-            cause: self.cause.or(by_memory.then_some(Cause::Memory)),
+            cause: self.cause.filter(|_| killed).or(by_memory.then_some(Cause::Memory)),
             usage: self.leaf.usage(),
             oom_kills,
             pids_refused: self.leaf.pids_refused(),

@@ -10,6 +10,7 @@ use super::events::Timer;
 use super::serve::Jailer;
 use super::session::{Phase, Session};
 use crate::api::{Cause, CloseReason, End, Event, HeldExecution, Input, MEMO_MAX, Streams};
+use crate::faults::{Point, point};
 use crate::ids::Id;
 use crate::step::SysError;
 
@@ -126,6 +127,7 @@ pub(super) fn memory_files(streams: Streams) -> Result<Vec<OwnedFd>, SysError> {
 impl Jailer {
     /// Tells a new client all that was held for it.
     pub(super) fn tell_held(&mut self) {
+        point(Point::JailerClientBack);
         let up = |session: &&Session| session.held && session.phase != Phase::Starting;
         let mut told: Vec<(Event, Vec<OwnedFd>)> = Vec::new();
         for session in self.sessions.values().filter(up) {
@@ -159,6 +161,7 @@ impl Jailer {
     pub(super) fn client_gone(&mut self) {
         let Some(client) = self.client.take() else { return };
         client.disconnect(&mut self.events);
+        point(Point::JailerClientGone);
         let Some(time) = self.grace.time() else {
             self.departed.clear();
             return self.close_all();

@@ -16,6 +16,7 @@ use super::serve::Jailer;
 use super::uids::Block;
 use crate::api::{Cause, CloseReason, Enforced, Event, Held, MEMO_MAX, Make, Quantities, Refusal};
 use crate::cgroup::{IoPlan, Leaf, SessionGroups};
+use crate::faults::{Point, point};
 use crate::ids::Id;
 use crate::plan::{FromInit, Plan, ToInit};
 use crate::policy::{Policy, check_quantities};
@@ -276,6 +277,7 @@ impl Jailer {
         .map_err(|error| SysError::new("sendmsg(plan)", error.raw_os_error().unwrap_or(libc::EIO)))
         .at(Step::Clone)
         .map_err(|error| last_words(newborn).unwrap_or(error))?;
+        point(Point::JailerPlanSent);
         let control = self
             .events
             .watch(newborn.control.as_fd(), Source::Control(id.clone()), EventFlags::IN);
@@ -351,6 +353,7 @@ impl Jailer {
         session.phase = Phase::Up;
         session.was_told = true;
         tracing::info!(session = %id, "session up");
+        point(Point::JailerReady);
         self.tell(
             Event::Made {
                 session: id.clone(),
@@ -462,6 +465,7 @@ impl Jailer {
         }
         self.end_all_executions(id);
         let Some(session) = self.sessions.get(id) else { return };
+        point(Point::JailerBeforeRemoval);
         match session.groups.remove() {
             Ok(()) => {
                 tracing::info!(session = %id, ?reason, "session closed");

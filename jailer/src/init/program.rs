@@ -17,6 +17,7 @@ use rustix::pty::OpenptFlags;
 use rustix::thread::{Gid, Uid, set_thread_res_gid, set_thread_res_uid};
 
 use super::jail::{Jail, ruleset};
+use crate::faults::{self, Point};
 use crate::plan::{FILES_UID, GUEST_UID, Guest, PathRule, Program, Rlimit};
 use crate::step::{At, Step, StepError, SysError};
 use crate::sys::{self, Cloned};
@@ -60,7 +61,10 @@ pub(super) fn start(jail: &Jail, program: &Program, leaf: &[OwnedFd]) -> Result<
         .at(Step::Streams)?;
     let report_in = lift(&report_in).at(Step::Streams)?;
     match sys::clone3(0, leaf.first().map(AsFd::as_fd)).at(Step::JoinLeaf)? {
-        Cloned::Parent { pid, .. } => Ok(Started { pid, report, far_ends }),
+        Cloned::Parent { pid, .. } => {
+            faults::point(Point::InitCloned);
+            Ok(Started { pid, report, far_ends })
+        }
         Cloned::Child => {
             let Err(error) = become_program(jail, program, leaf, near, &report_in);
             tell(&report_in, &error)
@@ -103,6 +107,7 @@ pub(super) fn start_files_helper(files_program: &OwnedFd, leaf: &[OwnedFd]) -> R
     let (report, report_in) = pipe_with(PipeFlags::CLOEXEC)
         .map_err(|e| failed("pipe2()", e))
         .at(Step::FilesHelper)?;
+    let arguments = faults::arguments(c"brig-files");
     match sys::clone3(0, leaf.first().map(AsFd::as_fd)).at(Step::FilesHelper)? {
         Cloned::Parent { .. } => {
             drop(report_in);
@@ -113,7 +118,7 @@ pub(super) fn start_files_helper(files_program: &OwnedFd, leaf: &[OwnedFd]) -> R
             }
         }
         Cloned::Child => {
-            let error = become_files_helper(files_program, leaf, &near);
+            let error = become_files_helper(files_program, leaf, &near, &arguments);
             tell(
                 &report_in,
                 &StepError {
@@ -125,14 +130,14 @@ pub(super) fn start_files_helper(files_program: &OwnedFd, leaf: &[OwnedFd]) -> R
     }
 }
 
-fn become_files_helper(files_program: &OwnedFd, leaf: &[OwnedFd], near: &OwnedFd) -> SysError {
+fn become_files_helper(files_program: &OwnedFd, leaf: &[OwnedFd], near: &OwnedFd, arguments: &[CString]) -> SysError {
     sys::default_signals();
     let prepare = || -> Result<OwnedFd, SysError> {
         join(leaf)?;
         // Above every fixed number, because the socket takes the place of one.
         let program = rustix::io::fcntl_dupfd_cloexec(files_program, 16).map_err(|e| failed("fcntl(F_DUPFD)", e))?;
         let null = dev_null()?;
-        for number in 0..3 {
+        for number in faults::SILENCED {
             sys::place(null.as_fd(), number)?;
         }
         sys::place(near.as_fd(), 3)?;
@@ -149,7 +154,7 @@ fn become_files_helper(files_program: &OwnedFd, leaf: &[OwnedFd], near: &OwnedFd
         Ok(program)
     };
     match prepare() {
-        Ok(program) => sys::execute_descriptor(program.as_fd(), &[c"brig-files".to_owned()], &[]),
+        Ok(program) => sys::execute_descriptor(program.as_fd(), arguments, &[]),
         Err(error) => error,
     }
 }

@@ -11,6 +11,7 @@ use rustix::process::{Pid, WaitOptions, WaitStatus, kill_process, kill_process_g
 
 use super::jail::Jail;
 use super::program::{self, Started};
+use crate::faults::{Point, point};
 use crate::ids::Id;
 use crate::plan::{FromInit, ToInit};
 use crate::step::{At, Step, StepError, SysError};
@@ -93,6 +94,7 @@ fn obey(
     match message {
         ToInit::Spawn(program) => {
             let execution = program.execution.clone();
+            point(Point::InitBeforeClone);
             match program::start(jail, &program, fds) {
                 Ok(started) => drop(children.starting.insert(started.pid, (execution, started))),
                 Err(error) => send(control, &FromInit::SpawnFailed { execution, error }, &[])?,
@@ -139,6 +141,7 @@ fn started(control: &OwnedFd, children: &mut Children, pid: i32) -> Result<(), S
     match program::read_report(started.report.as_fd()) {
         Some(error) => send(control, &FromInit::SpawnFailed { execution, error }, &[]),
         None => {
+            point(Point::InitBeforeSpawned);
             let far_ends: Vec<BorrowedFd<'_>> = started.far_ends.iter().map(AsFd::as_fd).collect();
             let number = pid.cast_unsigned();
             send(
@@ -163,6 +166,7 @@ fn reap(control: &OwnedFd, children: &mut Children) -> Result<(), StepError> {
             started(control, children, pid)?;
         }
         if let Some(execution) = children.running.remove(&pid) {
+            point(Point::InitReaped);
             send(
                 control,
                 &FromInit::Exited {

@@ -11,7 +11,7 @@ use brig_tests::daemon;
 use brig_tests::spec::{command, sh, small, timeout};
 use tonic::Code;
 
-use crate::{cancel, error, get};
+use crate::error;
 
 #[test]
 fn exit_codes_are_told_exactly() {
@@ -175,11 +175,11 @@ fn cancelling_ends_a_run_and_keeps_what_it_wrote() {
         ..sh("trap '' TERM INT; echo first; sleep 60")
     });
     live.until_written("first\n");
-    assert_eq!(cancel(&daemon, "stopme"), ExecutionState::Running);
+    assert_eq!(daemon.cancel("stopme"), ExecutionState::Running);
     let outcome = live.finish();
     assert_eq!(outcome.end(), (Status::Cancelled, Some(CauseKind::Cancel)));
     assert_eq!(outcome.stdout(), "first\n");
-    assert_eq!(cancel(&daemon, "stopme"), ExecutionState::Finished);
+    assert_eq!(daemon.cancel("stopme"), ExecutionState::Finished);
 }
 
 #[test]
@@ -226,7 +226,7 @@ fn a_program_or_directory_that_is_not_there_is_refused_by_field() {
         (Code::InvalidArgument, &["command.argv[0]".to_owned()][..])
     );
     assert!(program.message.contains("no-such-program"), "{program:?}");
-    let result = get(&daemon, "nosuch").result.unwrap();
+    let result = daemon.execution("nosuch").result.unwrap();
     assert_eq!((result.status(), result.exit_code), (Status::Failed, None));
     let work = Command {
         argv: vec!["true".to_owned()],

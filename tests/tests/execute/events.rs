@@ -14,8 +14,6 @@ use brig_tests::spec::{code, input, sh, small};
 use serde_json::json;
 use sha2::{Digest, Sha256};
 
-use crate::{cancel, get};
-
 #[test]
 fn code_runs_and_its_events_come_in_order() {
     let daemon = daemon!();
@@ -166,8 +164,8 @@ fn output_comes_while_the_program_runs_and_not_at_its_end() {
         ..small("print('now')\nimport time\ntime.sleep(60)")
     });
     live.until_written("now\n");
-    assert_eq!(get(&daemon, "slow").state(), ExecutionState::Running);
-    cancel(&daemon, "slow");
+    assert_eq!(daemon.execution("slow").state(), ExecutionState::Running);
+    daemon.cancel("slow");
     live.finish();
 }
 

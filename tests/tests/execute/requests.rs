@@ -12,8 +12,6 @@ use brig_tests::{Outcome, daemon};
 use serde_json::json;
 use tonic::Code as Answer;
 
-use crate::get;
-
 #[test]
 fn the_same_request_is_one_execution_and_another_payload_is_refused() {
     let daemon = daemon!();
@@ -271,7 +269,7 @@ fn executions_can_be_found_by_their_labels_and_shown() {
         .executions;
     let results: Vec<_> = listed
         .iter()
-        .map(|found| get(&daemon, &found.execution_id).result.unwrap())
+        .map(|found| daemon.execution(&found.execution_id).result.unwrap())
         .collect();
     let ends: Vec<Status> = results.iter().map(brig_proto::v1::ExecutionResult::status).collect();
     assert_eq!(ends, [Status::Error, Status::Success], "newest first");

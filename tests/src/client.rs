@@ -1,0 +1,202 @@
+//! A client of a brigd, asked by tests that are not asynchronous.
+
+use std::path::{Path, PathBuf};
+
+use brig_proto::v1::executions_client::ExecutionsClient;
+use brig_proto::v1::host_client::HostClient;
+use brig_proto::v1::sessions_client::SessionsClient;
+use brig_proto::v1::{
+    ExecuteRequest, Execution, ExecutionEvent, ExecutionSpec, ExecutionState, ExecutionsAttachRequest,
+    ExecutionsCancelRequest, ExecutionsGetRequest, ExecutionsInterruptRequest, HostGetRequest, HostGetResponse,
+    RunRequest, Session, SessionsCloseRequest, SessionsCreateRequest, SessionsGetRequest, run_request,
+};
+use tokio::runtime::{Builder, Runtime};
+use tonic::transport::{Channel, Endpoint};
+use tonic::{Response, Status, Streaming};
+
+use crate::{DEADLINE, Live, Outcome, Refused};
+
+/// A connection to a brigd.
+#[derive(Debug)]
+pub struct Client {
+    runtime: Runtime,
+    channel: Channel,
+    socket: PathBuf,
+}
+
+impl Client {
+    /// Connects to the socket of a brigd that serves.
+    pub fn new(socket: &Path) -> Self {
+        let runtime = Builder::new_multi_thread()
+            .worker_threads(1)
+            .enable_all()
+            .build()
+            .unwrap();
+        let channel = runtime.block_on(endpoint(socket).connect()).unwrap();
+        Self {
+            runtime,
+            channel,
+            socket: socket.to_owned(),
+        }
+    }
+
+    /// The socket that it is connected to.
+    pub fn socket(&self) -> PathBuf {
+        self.socket.clone()
+    }
+
+    /// Another connection.
+    pub fn connect(&self) -> Channel {
+        self.wait(endpoint(&self.socket).connect()).unwrap()
+    }
+
+    /// A client of Executions that does not care for this crate's ways.
+    pub fn client(&self) -> ExecutionsClient<Channel> {
+        ExecutionsClient::new(self.channel.clone())
+    }
+
+    /// The same of Sessions.
+    pub fn sessions(&self) -> SessionsClient<Channel> {
+        SessionsClient::new(self.channel.clone())
+    }
+
+    /// Waits for an answer.
+    pub fn wait<T>(&self, answer: impl Future<Output = T>) -> T {
+        let bounded = async { tokio::time::timeout(*DEADLINE, answer).await };
+        self.runtime.block_on(bounded).expect("no answer came")
+    }
+
+    /// Waits for an answer that may be a refusal.
+    pub fn ask<T>(&self, answer: impl Future<Output = Result<Response<T>, Status>>) -> Result<T, Refused> {
+        let answer = self.wait(answer).map_err(|status| Refused::new(&status))?;
+        Ok(answer.into_inner())
+    }
+
+    /// Runs something to its end.
+    pub fn run(&self, spec: ExecutionSpec) -> Outcome {
+        self.begin(spec).finish()
+    }
+
+    /// Runs something that must succeed, and gives what it wrote to stdout.
+    pub fn stdout(&self, spec: ExecutionSpec) -> String {
+        self.run(spec).expect_success().stdout()
+    }
+
+    /// Starts something and lets it run.
+    pub fn begin(&self, spec: ExecutionSpec) -> Live {
+        self.send(vec![only(spec)])
+            .unwrap_or_else(|refused| panic!("refused: {refused:?}"))
+    }
+
+    /// Asks for something that must be refused.
+    pub fn refused(&self, spec: ExecutionSpec) -> Refused {
+        match self.send(vec![only(spec)]) {
+            Err(refused) => refused,
+            Ok(live) => live.refusal().unwrap_or_else(|result| panic!("it ran: {result:?}")),
+        }
+    }
+
+    /// Sends the messages of one call.
+    pub fn send(&self, messages: Vec<RunRequest>) -> Result<Live, Refused> {
+        self.follow(self.client().run(tokio_stream::iter(messages)))
+    }
+
+    /// Runs something in a session that exists.
+    pub fn execute(&self, session: &str, spec: ExecutionSpec) -> Result<Live, Refused> {
+        let request = ExecuteRequest {
+            session_id: session.to_owned(),
+            context_id: String::new(),
+            spec: Some(spec),
+        };
+        self.follow(self.client().execute(request))
+    }
+
+    /// Follows an execution from a sequence number on.
+    pub fn attach(&self, execution: &str, after_sequence: u64) -> Result<Live, Refused> {
+        let request = ExecutionsAttachRequest {
+            execution_id: execution.to_owned(),
+            after_sequence,
+        };
+        let live = self.follow(self.client().attach(request))?;
+        Ok(live.after(after_sequence))
+    }
+
+    fn follow(
+        &self,
+        call: impl Future<Output = Result<Response<Streaming<ExecutionEvent>>, Status>>,
+    ) -> Result<Live, Refused> {
+        let stream = self.ask(call)?;
+        Ok(Live::new(self.runtime.handle().clone(), stream))
+    }
+
+    /// An execution as it is now.
+    pub fn execution(&self, id: &str) -> Execution {
+        let request = ExecutionsGetRequest {
+            execution_id: id.to_owned(),
+        };
+        self.ask(self.client().get(request)).unwrap().execution.unwrap()
+    }
+
+    /// Cancels an execution; where it was then.
+    pub fn cancel(&self, execution: &str) -> ExecutionState {
+        let request = ExecutionsCancelRequest {
+            execution_id: execution.to_owned(),
+            ..ExecutionsCancelRequest::default()
+        };
+        self.ask(self.client().cancel(request)).unwrap().state()
+    }
+
+    /// Interrupts an execution; where it was then.
+    pub fn interrupt(&self, execution: &str) -> ExecutionState {
+        let request = ExecutionsInterruptRequest {
+            execution_id: execution.to_owned(),
+            ..ExecutionsInterruptRequest::default()
+        };
+        self.ask(self.client().interrupt(request)).unwrap().state()
+    }
+
+    /// Makes a session that is kept.
+    pub fn create(&self, request: SessionsCreateRequest) -> Session {
+        self.try_create(request)
+            .unwrap_or_else(|refused| panic!("refused: {refused:?}"))
+    }
+
+    /// Asks for a session.
+    pub fn try_create(&self, request: SessionsCreateRequest) -> Result<Session, Refused> {
+        Ok(self.ask(self.sessions().create(request))?.session.unwrap())
+    }
+
+    /// A session as it is now.
+    pub fn session(&self, id: &str) -> Session {
+        let request = SessionsGetRequest {
+            session_id: id.to_owned(),
+        };
+        self.ask(self.sessions().get(request)).unwrap().session.unwrap()
+    }
+
+    /// Closes a session.
+    pub fn close(&self, id: &str) -> Session {
+        let request = SessionsCloseRequest {
+            session_id: id.to_owned(),
+            ..SessionsCloseRequest::default()
+        };
+        self.ask(self.sessions().close(request)).unwrap().session.unwrap()
+    }
+
+    /// What the host says about itself.
+    pub fn host(&self) -> HostGetResponse {
+        self.ask(HostClient::new(self.channel.clone()).get(HostGetRequest::default()))
+            .unwrap()
+    }
+}
+
+fn endpoint(socket: &Path) -> Endpoint {
+    Endpoint::try_from(format!("unix://{}", socket.display())).unwrap()
+}
+
+/// A call of one message.
+fn only(spec: ExecutionSpec) -> RunRequest {
+    RunRequest {
+        part: Some(run_request::Part::Spec(spec)),
+    }
+}
