@@ -130,6 +130,7 @@ impl Collector<'_> {
     fn request(&self) -> Collect {
         Collect {
             walk: walk(self.job),
+            since: None,
             max_files: u32::try_from(self.job.artifacts.count).unwrap_or(u32::MAX),
             max_bytes_each: Some(self.job.artifacts.bytes_each),
             expected: self

@@ -5,13 +5,13 @@ use std::os::unix::net::UnixStream;
 
 use rustix::time::Timespec;
 
-use super::changes::{Collection, Snapshot, coarse_now};
+use super::changes::{Collection, Snapshot, coarse_now, dividing_time};
 pub use super::connection::Broken;
 use super::connection::Connection;
 use super::inspect;
 use super::root::Root;
 use super::transfer::{Trouble, Upload, send_file};
-use super::wire::{Failure, Put, Request, Response, Walk};
+use super::wire::{Failure, Put, Request, Response, Time, Walk};
 
 /// Answers whatever is asked first with a failure, and serves nothing.
 pub fn refuse(socket: UnixStream, failure: Failure) -> Result<(), Broken> {
@@ -28,6 +28,8 @@ pub struct Server {
     snapshot: Option<Snapshot>,
     /// When the last file was put in its place.
     last_put: Option<Timespec>,
+    /// When the files were last listed, or the helper began.
+    last_look: Timespec,
 }
 
 impl Server {
@@ -38,6 +40,7 @@ impl Server {
             root,
             snapshot: None,
             last_put: None,
+            last_look: coarse_now(),
         }
     }
 
@@ -63,7 +66,12 @@ impl Server {
             Request::Data(_) | Request::End => Err(Broken::OutOfOrder.into()),
             Request::Get(get) => send_file(&self.root, &get, &mut self.connection),
             Request::Snapshot(bounds) => self.take_snapshot(bounds),
-            Request::Collect(ask) => Collection::run(&self.root, &ask, self.snapshot.as_ref(), &mut self.connection),
+            Request::Now => Ok(Response::Now(self.now())),
+            Request::Collect(ask) => {
+                let collected = Collection::run(&self.root, &ask, self.snapshot.as_ref(), &mut self.connection);
+                self.last_look = coarse_now();
+                collected
+            }
             Request::Inspect(ask) => Ok(Response::Inspected(inspect::inspect(&self.root, &ask)?)),
         }
     }
@@ -80,6 +88,17 @@ impl Server {
         let sum = upload.and_then(Upload::finish)?;
         self.last_put = Some(coarse_now());
         Ok(Response::Stored(sum))
+    }
+
+    /// A time after all that was put in, and after all that the last look saw.
+    fn now(&self) -> Time {
+        let order = |time: &Timespec| (time.tv_sec, time.tv_nsec);
+        let last = self.last_put.into_iter().chain([self.last_look]).max_by_key(order);
+        let (seconds, nanoseconds) = dividing_time(&self.root, last);
+        Time {
+            seconds,
+            nanoseconds: u32::try_from(nanoseconds).unwrap_or(0),
+        }
     }
 
     fn take_snapshot(&mut self, bounds: Walk) -> Result<Response, Trouble> {
