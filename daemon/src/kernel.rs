@@ -154,7 +154,13 @@ impl Frames {
 
     /// Reads one body; nothing while it isn't there as a whole, and at an end between frames.
     fn frame(&mut self, end: u64, last: bool) -> Result<Option<Vec<u8>>, Broken> {
-        let incomplete = |there: u64| if last && there > 0 { Err(Broken::CutShort) } else { Ok(None) };
+        let incomplete = |there: u64| {
+            if last && there > 0 {
+                Err(Broken::CutShort)
+            } else {
+                Ok(None)
+            }
+        };
         let there = end - self.mark.at;
         let mut header = [0; 4];
         if there < 4 {
@@ -181,7 +187,9 @@ impl Frames {
     }
 
     fn read(&self, bytes: &mut [u8], at: u64) -> Result<(), Broken> {
-        self.file.read_exact_at(bytes, self.base + at).map_err(|_failed| Broken::File)
+        self.file
+            .read_exact_at(bytes, self.base + at)
+            .map_err(|_failed| Broken::File)
     }
 
     fn accept(&mut self, parsed: Parsed) -> Option<Claim> {

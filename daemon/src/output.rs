@@ -268,7 +268,9 @@ pub(crate) mod testing {
 
     /// A memory file as brig-jailer makes them.
     pub(crate) fn memory_file() -> File {
-        rustix::fs::memfd_create("kept", rustix::fs::MemfdFlags::CLOEXEC).unwrap().into()
+        rustix::fs::memfd_create("kept", rustix::fs::MemfdFlags::CLOEXEC)
+            .unwrap()
+            .into()
     }
 
     /// An output with files.

@@ -218,10 +218,7 @@ fn a_promised_frame_that_does_not_come_is_waited_for_and_then_cut_short() {
 fn deep_nesting_is_passed_over_or_refused_without_overflow() {
     let deep = format!("{}{}", "[".repeat(500_000), "]".repeat(500_000));
     assert_eq!(broken(&json(&format!(r#"{{"ev":"x","y":{deep}}}"#))), None);
-    assert_eq!(
-        broken(&json(&format!(r#"{{"ev":{deep}}}"#))),
-        Some(Broken::Malformed)
-    );
+    assert_eq!(broken(&json(&format!(r#"{{"ev":{deep}}}"#))), Some(Broken::Malformed));
     assert_eq!(
         broken(&json(&format!(r#"{{"ev":"result","data":{deep}}}"#))),
         Some(Broken::Malformed)

@@ -123,7 +123,10 @@ mod tests {
 
     fn sizes(chunks: &mut Chunks) -> Vec<(Stream, u64, usize)> {
         let ranges = chunks.take();
-        ranges.iter().map(|range| (range.stream, range.start, range.len)).collect()
+        ranges
+            .iter()
+            .map(|range| (range.stream, range.start, range.len))
+            .collect()
     }
 
     #[test]

@@ -11,7 +11,14 @@ fn what_was_kept_is_read_back_by_ranges() {
     write(&output, Stdout, b"\x1b[31m\r\n\xe2\x82");
     let read = |stream, start, len| {
         let time = SystemTime::UNIX_EPOCH;
-        output.read(&Range { stream, start, len, time }).ok()
+        output
+            .read(&Range {
+                stream,
+                start,
+                len,
+                time,
+            })
+            .ok()
     };
     assert_eq!(read(Stdout, 1, 4).as_deref(), Some(&b"\xff\xfe\x1b["[..]));
     assert_eq!(read(Stderr, 0, 5).as_deref(), Some(&b"other"[..]));
@@ -27,7 +34,10 @@ fn ranges_of_a_stream_join_and_are_small_enough() {
     let time = SystemTime::UNIX_EPOCH;
     let ranges = Range::cut(Stderr, 10, 200_000, time);
     let sizes: Vec<_> = ranges.iter().map(|range| (range.start, range.len)).collect();
-    assert_eq!(sizes, [(10, 65_536), (65_546, 65_536), (131_082, 65_536), (196_618, 3_382)]);
+    assert_eq!(
+        sizes,
+        [(10, 65_536), (65_546, 65_536), (131_082, 65_536), (196_618, 3_382)]
+    );
     assert!(Range::cut(Stderr, 7, 7, time).is_empty());
 }
 
@@ -42,7 +52,10 @@ async fn the_limit_wakes_whoever_waits_for_it_and_exactly_the_cap_is_no_excess()
     tokio::task::yield_now().await;
     assert!(!waiting.is_finished() && !output.is_limited());
     write(&output, Stdout, b"5");
-    tokio::time::timeout(Duration::from_secs(5), waiting).await.unwrap().unwrap();
+    tokio::time::timeout(Duration::from_secs(5), waiting)
+        .await
+        .unwrap()
+        .unwrap();
     assert_eq!(output.count(Stdout), Count { bytes: 5, dropped: 1 });
     assert_eq!(output.count(Stderr), Count::default());
 }
@@ -79,7 +92,11 @@ fn after_the_seal_nothing_counts_and_empty_files_go() {
 fn a_view_of_what_can_not_be_read_says_that_something_is_missing() {
     let output = Output::new(10);
     let count = Count { bytes: 5, dropped: 0 };
-    output.restore([Some(Arc::new(memory_file())), None], [count, Count::default()], Duration::ZERO);
+    output.restore(
+        [Some(Arc::new(memory_file())), None],
+        [count, Count::default()],
+        Duration::ZERO,
+    );
     let view = output.view(Stdout, 10);
     assert_eq!((view.head.len(), view.left_out, view.is_truncated()), (0, 5, true));
 }

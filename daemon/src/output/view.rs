@@ -23,11 +23,7 @@ pub struct View {
 
 impl View {
     /// Makes the view of a stream of which `read(start, end)` gives a part; only what is shown is read.
-    pub(super) fn new(
-        read: impl Fn(u64, u64) -> io::Result<Vec<u8>>,
-        count: Count,
-        limit: u64,
-    ) -> io::Result<Self> {
+    pub(super) fn new(read: impl Fn(u64, u64) -> io::Result<Vec<u8>>, count: Count, limit: u64) -> io::Result<Self> {
         let mut len = count.kept();
         // The cap may have cut the last character in two.
         if count.dropped > 0 {

@@ -123,7 +123,9 @@ impl Journal {
         let mut journal = Self { file, end, head };
         records.iter().try_for_each(|record| journal.append(record))?;
         let numbers = [head.stdin, head.request].map(u64::to_le_bytes);
-        journal.file.write_all_at(&[MAGIC, numbers[0], numbers[1]].concat(), 0)?;
+        journal
+            .file
+            .write_all_at(&[MAGIC, numbers[0], numbers[1]].concat(), 0)?;
         Ok(journal)
     }
 
@@ -194,7 +196,10 @@ impl Journal {
 
 /// The record at a place, and where the next one is; `None` at the end.
 fn next_record(bytes: &[u8], at: usize) -> Result<Option<(Record, usize)>, JournalError> {
-    let Some(header) = bytes.get(at..at.saturating_add(4)).and_then(|header| header.try_into().ok()) else {
+    let Some(header) = bytes
+        .get(at..at.saturating_add(4))
+        .and_then(|header| header.try_into().ok())
+    else {
         return Ok(None);
     };
     let length = usize::try_from(u32::from_le_bytes(header)).unwrap_or(usize::MAX);
@@ -227,7 +232,12 @@ mod tests {
 
     fn chunk(start: u64) -> Record {
         let (stream, time) = (Stream::Stdout, SystemTime::UNIX_EPOCH);
-        Record::Output(Range { stream, start, len: 7, time })
+        Record::Output(Range {
+            stream,
+            start,
+            len: 7,
+            time,
+        })
     }
 
     fn written() -> (Arc<File>, Vec<Record>) {
@@ -247,7 +257,10 @@ mod tests {
         let mut given = [0; 5];
         file.read_exact_at(&mut given, Head::STDIN).unwrap();
         assert_eq!(&given, b"given");
-        let counts = Counts { dropped: [1, 2, u64::MAX], last: 4 };
+        let counts = Counts {
+            dropped: [1, 2, u64::MAX],
+            last: 4,
+        };
         journal.count(&counts).unwrap();
         journal.append(&chunk(20)).unwrap();
         let (_, again, read) = Journal::open(file).unwrap();

@@ -15,8 +15,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::SystemTime;
 
 use brig_jailer::ids::Id;
-use brig_proto::v1::execution_event::Event;
 use brig_proto::sizes::FINISHED_RESULTS_MAX;
+use brig_proto::v1::execution_event::Event;
 use brig_proto::v1::{
     Artifact, ArtifactChunk, ExecutionAccepted, ExecutionEvent, ExecutionOutput, ExecutionResult, ExecutionState,
     Notice, NoticeKind, OutputStream,
@@ -236,7 +236,9 @@ impl Log {
             let files = [kept.stdout, kept.stderr].map(|fd| fd.map(|fd| Arc::new(File::from(fd))));
             let mut found = [Count::default(); 2];
             for ((found, file), dropped) in found.iter_mut().zip(&files).zip(counts.dropped) {
-                let kept = file.as_ref().map_or(Ok(0), |file| file.metadata().map(|data| data.len()))?;
+                let kept = file
+                    .as_ref()
+                    .map_or(Ok(0), |file| file.metadata().map(|data| data.len()))?;
                 let bytes = kept + dropped;
                 *found = Count { bytes, dropped };
             }
@@ -271,7 +273,8 @@ impl Log {
         state.journal = Some(journal);
         state.frames = frames;
         let files = [kept.stdout, kept.stderr].map(|fd| fd.map(|fd| Arc::new(File::from(fd))));
-        self.output.restore(files, [Count::default(); 2], std::time::Duration::ZERO);
+        self.output
+            .restore(files, [Count::default(); 2], std::time::Duration::ZERO);
         Ok(())
     }
 

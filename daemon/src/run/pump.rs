@@ -238,7 +238,8 @@ impl Pump {
                     return Ok(false);
                 }
                 let len = usize::try_from(taken.kept).unwrap_or(usize::MAX);
-                self.chunks.record(stream, len, Instant::now(), std::time::SystemTime::now());
+                self.chunks
+                    .record(stream, len, Instant::now(), std::time::SystemTime::now());
                 if taken.dropped > 0 {
                     self.first_drop();
                     self.drop_bytes(stream.index(), taken.dropped);

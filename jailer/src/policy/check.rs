@@ -11,8 +11,7 @@ use super::environment::pattern_problem;
 use super::problem::{Document, Problem};
 use super::trust::{LoadError, Trust, read_text};
 use super::{
-    Bounded, Class, Handling, IoLimits, Limits, NetworkMode, PackagesMode, Policy, Retention, Review,
-    Rules, Workspace,
+    Bounded, Class, Handling, IoLimits, Limits, NetworkMode, PackagesMode, Policy, Retention, Review, Rules, Workspace,
 };
 use crate::seccomp::Groups;
 use crate::units::{ByteSize, Span};

@@ -42,7 +42,12 @@ impl Files {
 
 fn range(stream: Stream, start: u64, len: usize) -> Range {
     let time = SystemTime::now();
-    Range { stream, start, len, time }
+    Range {
+        stream,
+        start,
+        len,
+        time,
+    }
 }
 
 /// Puts bytes into a stream and tells them as one chunk.
@@ -230,7 +235,11 @@ async fn what_left_the_pipes_and_was_told_to_nobody_is_told_by_the_next() {
             other => panic!("{other:?}"),
         })
         .collect();
-    let expected = [(OutputStream::Stdout, 0, 4), (OutputStream::Stdout, 4, 900), (OutputStream::Stderr, 0, 6)];
+    let expected = [
+        (OutputStream::Stdout, 0, 4),
+        (OutputStream::Stdout, 4, 900),
+        (OutputStream::Stderr, 0, 6),
+    ];
     assert_eq!(chunks, expected);
     assert_eq!(present(&files.restore(1024)).await, present(&again).await, "only once");
 }
@@ -247,7 +256,9 @@ async fn what_was_dropped_is_known_to_the_next_and_told_once() {
     assert_eq!(first.output.count(Stream::Stdout), Count { bytes: 6, dropped: 2 });
     let second = files.restore(4);
     let told = |events: Vec<ExecutionEvent>| {
-        let notices = events.into_iter().filter(|event| matches!(event.event, Some(Event::Notice(_))));
+        let notices = events
+            .into_iter()
+            .filter(|event| matches!(event.event, Some(Event::Notice(_))));
         notices.count()
     };
     assert_eq!((told(present(&first).await), told(present(&second).await)), (1, 1));
@@ -286,7 +297,9 @@ async fn a_journal_that_can_not_be_written_fails_the_execution() {
         state.journal.as_mut().unwrap().replace(read_only);
     }
     log.notice(NoticeKind::LimitClamped, "x");
-    let fault = tokio::time::timeout(Duration::from_secs(5), log.failed()).await.unwrap();
+    let fault = tokio::time::timeout(Duration::from_secs(5), log.failed())
+        .await
+        .unwrap();
     assert!(fault.starts_with("journal: "), "{fault}");
 }
 

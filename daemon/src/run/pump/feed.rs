@@ -23,12 +23,7 @@ pub(super) struct Feed {
 impl Feed {
     /// Feeds what lies between the position of the file and `end`; gives up at `until`.
     pub(super) fn new(pipe: OwnedFd, file: Arc<File>, end: u64, until: Option<Instant>) -> Self {
-        Self {
-            pipe,
-            file,
-            end,
-            until,
-        }
+        Self { pipe, file, end, until }
     }
 
     pub(super) fn pipe(&self) -> BorrowedFd<'_> {

@@ -69,8 +69,13 @@ pub(super) fn policy() -> Arc<Policy> {
 /// All pipes of an execution.
 pub(super) fn pipes() -> (Guest, Pipes) {
     let pipe = || pipe_with(PipeFlags::CLOEXEC).unwrap();
-    let [(stdin, stdin_in), (stdout_out, stdout), (stderr_out, stderr), (request, request_in), (frames_out, frames)] =
-        std::array::from_fn(|_| pipe());
+    let [
+        (stdin, stdin_in),
+        (stdout_out, stdout),
+        (stderr_out, stderr),
+        (request, request_in),
+        (frames_out, frames),
+    ] = std::array::from_fn(|_| pipe());
     let some = |fd: OwnedFd| Some(File::from(fd));
     let guest = Guest {
         stdout: some(stdout),
@@ -221,7 +226,11 @@ async fn single_bytes_and_the_order_of_two_streams_in_one_pipe_are_kept() {
     let mut expected = Vec::new();
     for i in 0..2_000_u32 {
         let byte = [b'a' + u8::try_from(i % 26).unwrap()];
-        let to = if i % 3 == 0 { &mut merged } else { running.guest.stdout.as_mut().unwrap() };
+        let to = if i % 3 == 0 {
+            &mut merged
+        } else {
+            running.guest.stdout.as_mut().unwrap()
+        };
         to.write_all(&byte).unwrap();
         expected.extend(byte);
     }
@@ -235,7 +244,13 @@ async fn a_follower_sees_a_write_while_the_program_runs() {
     let mut running = start(1 << 20);
     let mut follower = running.log.follow(0, false);
     for text in ["no newline", "and more"] {
-        running.guest.stdout.as_mut().unwrap().write_all(text.as_bytes()).unwrap();
+        running
+            .guest
+            .stdout
+            .as_mut()
+            .unwrap()
+            .write_all(text.as_bytes())
+            .unwrap();
         let seen = async {
             loop {
                 if let Some(Event::Output(output)) = follower.next().await.unwrap().unwrap().event {
@@ -276,13 +291,24 @@ async fn slow_vanished_and_many_followers_hold_nothing_back_and_all_see_the_same
     let (log, finish, _) = running.end().await;
     assert_eq!(finish, Finish::Whole);
     let dropped = 4 << 20;
-    assert_eq!(log.output().count(Stdout), Count { bytes: 8 << 20, dropped });
+    assert_eq!(
+        log.output().count(Stdout),
+        Count {
+            bytes: 8 << 20,
+            dropped
+        }
+    );
     let all = events(&log).await;
     let block: Vec<u8> = (0..8192_u32).map(|i| i.to_le_bytes()[0]).collect();
     assert!(bytes_of(&all, OutputStream::Stdout) == block.repeat(512));
     log.finish(brig_proto::v1::ExecutionResult::default(), std::time::SystemTime::now());
     let all = events(&log).await;
-    let numbered = |events: Vec<ExecutionEvent>| events.into_iter().filter(|event| event.sequence > 0).collect::<Vec<_>>();
+    let numbered = |events: Vec<ExecutionEvent>| {
+        events
+            .into_iter()
+            .filter(|event| event.sequence > 0)
+            .collect::<Vec<_>>()
+    };
     for follower in quick {
         assert!(numbered(follower.await.unwrap()) == all);
     }
@@ -321,7 +347,13 @@ async fn a_flood_of_two_gib_leaves_memory_flat() {
     let (log, finish, _) = running.end().await;
     assert_eq!(finish, Finish::Whole);
     let dropped = 2 * GIB - (8 << 20);
-    assert_eq!(log.output().count(Stdout), Count { bytes: 2 * GIB, dropped });
+    assert_eq!(
+        log.output().count(Stdout),
+        Count {
+            bytes: 2 * GIB,
+            dropped
+        }
+    );
     assert_eq!(notices(&events(&log).await, NoticeKind::OutputDropped), 1);
     assert_eq!(log.holds().memory_bytes & !0xffff, 8 << 20);
     // The writer's block, a scratch buffer, and what other tests use meanwhile: what is kept is not ours.
@@ -332,7 +364,10 @@ async fn a_flood_of_two_gib_leaves_memory_flat() {
 async fn what_is_given_arrives_whole_though_pipes_hold_less_and_then_the_end_is_told() {
     let bytes: Vec<u8> = (0..300_000_u32).map(|i| i.to_le_bytes()[1]).collect();
     let mut running = start_with(100, &bytes, &bytes[1000..]);
-    let (mut stdin, mut request) = (running.guest.stdin.take().unwrap(), running.guest.request.take().unwrap());
+    let (mut stdin, mut request) = (
+        running.guest.stdin.take().unwrap(),
+        running.guest.request.take().unwrap(),
+    );
     let read = tokio::task::spawn_blocking(move || {
         let mut got = [Vec::new(), Vec::new()];
         request.read_to_end(&mut got[1]).unwrap();
@@ -375,10 +410,28 @@ async fn a_result_is_told_after_the_output_before_it() {
     let mut running = start(1 << 20);
     for i in 0..50 {
         let text = format!("line {i}\n");
-        running.guest.stdout.as_mut().unwrap().write_all(text.as_bytes()).unwrap();
-        running.guest.frames.as_mut().unwrap().write_all(&result_frame(&i.to_string())).unwrap();
+        running
+            .guest
+            .stdout
+            .as_mut()
+            .unwrap()
+            .write_all(text.as_bytes())
+            .unwrap();
+        running
+            .guest
+            .frames
+            .as_mut()
+            .unwrap()
+            .write_all(&result_frame(&i.to_string()))
+            .unwrap();
     }
-    running.guest.frames.as_mut().unwrap().write_all(&frame(r#"{"ev":"done"}"#)).unwrap();
+    running
+        .guest
+        .frames
+        .as_mut()
+        .unwrap()
+        .write_all(&frame(r#"{"ev":"done"}"#))
+        .unwrap();
     let (log, _, _) = running.end().await;
     let (mut lines, mut results) = (0, 0);
     for event in events(&log).await {
@@ -430,9 +483,16 @@ fn files_dropped(files: &Files) -> u64 {
 #[tokio::test]
 async fn json_as_deep_as_a_frame_fits_the_stack() {
     let mut running = start(10);
-    let deep = format!(r#"{{"ev":"result","z":{}{},"data":{{}}}}"#, "[".repeat(400_000), "]".repeat(400_000));
+    let deep = format!(
+        r#"{{"ev":"result","z":{}{},"data":{{}}}}"#,
+        "[".repeat(400_000),
+        "]".repeat(400_000)
+    );
     let mut frames = running.guest.frames.take().unwrap();
-    let long = frame(&format!(r#"{{"ev":"error","name":"E","traceback":"{}"}}"#, "é".repeat(400_000)));
+    let long = frame(&format!(
+        r#"{{"ev":"error","name":"E","traceback":"{}"}}"#,
+        "é".repeat(400_000)
+    ));
     let writer = thread::spawn(move || {
         frames.write_all(&frame(&deep)).unwrap();
         frames.write_all(&long).unwrap();
@@ -524,7 +584,10 @@ fn start_on(pumps: &Arc<Pumps>, stdout: OwnedFd) -> (Arc<Log>, Handle) {
     let (log, files) = (new_log(1 << 20), Files::new());
     log.keep(files.kept(), b"", b"").unwrap();
     let stdout = Some(stdout);
-    let pipes = Pipes { stdout, ..Pipes::default() };
+    let pipes = Pipes {
+        stdout,
+        ..Pipes::default()
+    };
     let handle = pumps.start(&log, &policy(), pipes, PATIENCE).unwrap();
     (log, handle)
 }

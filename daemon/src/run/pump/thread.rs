@@ -81,7 +81,8 @@ impl Pumps {
         if abandoned < ABANDONED_MAX {
             return Ok(());
         }
-        let message = format!("{abandoned} programs that have ended still hold their pipes; at most {ABANDONED_MAX} may");
+        let message =
+            format!("{abandoned} programs that have ended still hold their pipes; at most {ABANDONED_MAX} may");
         Err(Problem::Jail(Refusal::Busy(message)))
     }
 
@@ -126,10 +127,7 @@ impl Pumps {
         };
         let builder = std::thread::Builder::new().name("pump".to_owned()).stack_size(STACK);
         let spawned = builder.spawn(move || thread.run(pump));
-        spawned.map_err(|source| Fault {
-            call: "thread",
-            source,
-        })?;
+        spawned.map_err(|source| Fault { call: "thread", source })?;
         Ok(Handle {
             orders,
             pumps: Arc::clone(self),

@@ -150,7 +150,10 @@ fn kill_again_and_again() {
         if status.success() {
             break;
         }
-        assert!(std::os::unix::process::ExitStatusExt::signal(&status) == Some(9), "{status}");
+        assert!(
+            std::os::unix::process::ExitStatusExt::signal(&status) == Some(9),
+            "{status}"
+        );
     }
     let read = program.join().unwrap();
     assert!(read == given(), "stdin was given exactly once: {} bytes", read.len());
@@ -180,7 +183,9 @@ fn run_program(guest: &mut Guest, over: &Arc<AtomicBool>) -> thread::JoinHandle<
     let mut frames = guest.frames.take().unwrap();
     let shower = thread::spawn(move || {
         for i in 0..RESULTS {
-            frames.write_all(&result_frame(&format!("{i}:{}", "p".repeat(30_000)))).unwrap();
+            frames
+                .write_all(&result_frame(&format!("{i}:{}", "p".repeat(30_000))))
+                .unwrap();
         }
         frames.write_all(&frame(r#"{"ev":"done"}"#)).unwrap();
     });
