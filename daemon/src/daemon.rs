@@ -21,7 +21,8 @@ use crate::options::{Options, StartError};
 use crate::privileges::{Identity, give_up_root};
 use crate::reload::{Prepared, reload};
 use crate::report::{self, Reporter};
-use crate::server;
+use crate::run::kept::adopt::adopt;
+use crate::server::{self, Ending};
 use crate::standalone::{PrivateJailer, prepare_directory};
 use crate::watchdog;
 
@@ -184,10 +185,13 @@ fn connect(config: &Config) -> Result<OwnedFd, StartError> {
 }
 
 async fn serve(options: &Options, config: &Config, given: Given) -> Result<(), StartError> {
-    let jailer = Jailer::start(given.jailer)
+    let (jailer, held) = Jailer::start(given.jailer)
         .await
         .map_err(|error| StartError::Failed(error.to_string()))?;
     let host = server::open(config, jailer)?;
+    adopt(&host, held)
+        .await
+        .map_err(|error| StartError::Configuration(error.to_string()))?;
     let at_socket = |error| StartError::Configuration(format!("socket {}: {error}", config.socket.display()));
     let is_ours = given.passed.is_none();
     let listener = match given.passed {
@@ -207,7 +211,11 @@ async fn serve(options: &Options, config: &Config, given: Given) -> Result<(), S
     if let Some(ready) = given.ready {
         tell_starter(ready, config, options.tied, &shutdown)?;
     }
-    let served = server::run(listener, host, shutdown).await;
+    let ending = match options.standalone {
+        Some(_) => Ending::CloseSessions,
+        None => Ending::HandOver,
+    };
+    let served = server::run(listener, host, shutdown, ending).await;
     if let Some(stopping) = stopping {
         // It ended when the daemon began to stop.
         let _ = stopping.await;

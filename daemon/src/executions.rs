@@ -1,11 +1,11 @@
-//! The service Executions, as far as one-shot runs need it.
+//! The service Executions: runs in sessions of their own, and in sessions that are kept.
 
 use std::sync::Arc;
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
-use brig_jailer::ids::Id;
-use brig_proto::sizes::{MESSAGE_MAX, PAGE_DEFAULT, PAGE_MAX};
+use brig_proto::sizes::MESSAGE_MAX;
 use brig_proto::v1;
+use brig_proto::v1::execution_spec::Work as SpecWork;
 use brig_proto::v1::executions_server::Executions;
 use brig_proto::v1::{ExecutionEvent, ExecutionSpec, Reason, RunRequest, run_request};
 use prost::Message;
@@ -15,17 +15,20 @@ use tokio_stream::StreamExt;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::codegen::BoxStream;
 use tonic::{Request, Response, Status, Streaming};
-use tracing::error;
 
+use crate::calls::{Turned, record_limits, record_origin, record_refusal, with_role};
 use crate::config::Role;
 use crate::host::Host;
-use crate::ledger::{self, Accept, Body, Kind, LedgerError, Refused};
+use crate::ledger::{self, Accept, Body, Kind, LedgerError};
+use crate::pages::{self, page};
 use crate::principal::Principal;
-use crate::run::admit::{Content, Job, Work, admit};
+use crate::run::admit::{Content, Job, Work, admit, admit_within};
 use crate::run::execution::{Caller, Execution, StopCause, work_bytes};
+use crate::run::fields::Fields;
+use crate::run::kept::{self, Session};
 use crate::run::log::Follower;
 use crate::run::queue::Place;
-use crate::run::registry::Entered;
+use crate::run::registry::{Entered, execution_taken};
 use crate::run::{inputs, session};
 use crate::server::principal;
 use crate::status::{FieldProblem, Problem};
@@ -37,6 +40,9 @@ const EVENTS: usize = 4;
 const PAGE_BYTES: usize = 3 * MESSAGE_MAX;
 /// How long a client may take for the first message of Run.
 const PATIENCE: Duration = Duration::from_secs(60);
+/// How long code may go on after an interrupt.
+const INTERRUPT: Duration = Duration::from_secs(2);
+const SIGINT: i32 = 2;
 
 /// Serves Executions.
 #[derive(Debug, Clone)]
@@ -52,22 +58,17 @@ impl Executions for ExecutionsService {
         let principal = with_role(&request, Role::Runner)?;
         let mut stream = request.into_inner();
         let spec = first_message(&mut stream).await?;
-        let origin = spec.origin.clone().unwrap_or_default();
-        let (request, policy) = (spec.request_id.clone(), spec.policy.clone());
-        match self.start(spec, &mut stream, &principal).await {
-            Ok((execution, inline)) => {
-                let caller = execution.called();
-                let mut response = Response::new(send(execution.log.follow(0, inline), Some(caller)));
-                if let Ok(id) = execution.id.as_str().parse() {
-                    response.metadata_mut().insert("brig-execution-id", id);
-                }
-                Ok(response)
-            }
-            Err(problem) => {
-                self.record_refusal(&problem, &principal, request, origin, policy).await;
-                Err(problem.into())
-            }
-        }
+        let turned = turned(&spec);
+        let started = self.start(spec, &mut stream, &principal).await;
+        self.answer(started, &principal, turned).await
+    }
+
+    async fn execute(&self, request: Request<v1::ExecuteRequest>) -> Result<Response<Self::ExecuteStream>, Status> {
+        let principal = with_role(&request, Role::Runner)?;
+        let asked = request.into_inner();
+        let turned = turned(asked.spec.as_ref().unwrap_or(&ExecutionSpec::default()));
+        let started = self.start_within(asked, &principal).await;
+        self.answer(started, &principal, turned).await
     }
 
     async fn attach(
@@ -104,7 +105,7 @@ impl Executions for ExecutionsService {
     ) -> Result<Response<v1::ExecutionsListResponse>, Status> {
         let principal = principal(&request);
         let asked = request.into_inner();
-        Ok(Response::new(list(self.0.registry.list(&principal), &asked)?))
+        Ok(Response::new(list(&self.0.registry.list(&principal), &asked)?))
     }
 
     async fn cancel(
@@ -121,13 +122,43 @@ impl Executions for ExecutionsService {
         Ok(Response::new(v1::ExecutionsCancelResponse { state }))
     }
 
+    async fn signal(
+        &self,
+        request: Request<v1::ExecutionsSignalRequest>,
+    ) -> Result<Response<v1::ExecutionsSignalResponse>, Status> {
+        let principal = with_role(&request, Role::Runner)?;
+        let asked = request.into_inner();
+        let execution = self.0.registry.get(&principal, "execution_id", &asked.execution_id)?;
+        let signal = checked_signal(&asked)?;
+        running(&execution)?;
+        execution.signal(asked.signal);
+        self.send_signal(&execution, signal).await?;
+        Ok(Response::new(v1::ExecutionsSignalResponse {}))
+    }
+
+    async fn interrupt(
+        &self,
+        request: Request<v1::ExecutionsInterruptRequest>,
+    ) -> Result<Response<v1::ExecutionsInterruptResponse>, Status> {
+        let principal = with_role(&request, Role::Runner)?;
+        let asked = request.into_inner();
+        let execution = self.0.registry.get(&principal, "execution_id", &asked.execution_id)?;
+        if matches!(execution.spec.work, Some(SpecWork::Command(_))) {
+            let message = "is a command, which Signal and Cancel are for; Interrupt is for code";
+            return Err(wrong_field("execution_id", Reason::NotApplicable, message).into());
+        }
+        let state = running(&execution)?;
+        if execution.interrupt() {
+            tokio::spawn(end_interrupted(Arc::clone(&execution)));
+        }
+        self.send_signal(&execution, SIGINT).await?;
+        Ok(Response::new(v1::ExecutionsInterruptResponse { state: state.into() }))
+    }
+
     unbuilt! {
-        execute(v1::ExecuteRequest) -> Self::ExecuteStream, "Executions.Execute";
         input(Streaming<v1::ExecutionsInputRequest>) -> v1::ExecutionsInputResponse, "Executions.Input";
         close_input(v1::ExecutionsCloseInputRequest) -> v1::ExecutionsCloseInputResponse, "Executions.CloseInput";
-        signal(v1::ExecutionsSignalRequest) -> v1::ExecutionsSignalResponse, "Executions.Signal";
         resize(v1::ExecutionsResizeRequest) -> v1::ExecutionsResizeResponse, "Executions.Resize";
-        interrupt(v1::ExecutionsInterruptRequest) -> v1::ExecutionsInterruptResponse, "Executions.Interrupt";
         approve(v1::ExecutionsApproveRequest) -> v1::ExecutionsApproveResponse, "Executions.Approve";
         reject(v1::ExecutionsRejectRequest) -> v1::ExecutionsRejectResponse, "Executions.Reject";
     }
@@ -151,14 +182,44 @@ impl ExecutionsService {
         let mut job = admit(&mut spec, &host.store)?;
         inputs::take(&mut job, &host.spool, stream).await?;
         let digest = digest(&sent, &job);
+        let execution = Execution::new(&job, spec, digest, Arc::clone(principal), None);
+        self.enter(Arc::new(execution), job).await
+    }
+
+    /// The same for a session that exists.
+    async fn start_within(
+        &self,
+        asked: v1::ExecuteRequest,
+        principal: &Arc<Principal>,
+    ) -> Result<(Arc<Execution>, bool), Problem> {
+        let host = &self.0;
+        if host.draining.is_cancelled() {
+            return Err(Problem::Draining);
+        }
+        let sent = Sha256::digest(asked.encode_to_vec());
+        let session = host.registry.session(principal, &asked.session_id)?;
+        if !asked.context_id.is_empty() {
+            let message = "contexts are not built yet; without one, code gets an interpreter of its own";
+            return Err(wrong_field("context_id", Reason::NotApplicable, message));
+        }
+        let mut spec = asked
+            .spec
+            .ok_or_else(|| wrong_field("spec", Reason::MissingValue, "says what is to be run"))?;
+        let mut job = admit_within(&mut spec, &session)?;
+        inputs::take(&mut job, &host.spool, &mut tokio_stream::empty()).await?;
+        let digest = digest(&sent, &job);
+        let execution = Execution::new(&job, spec, digest, Arc::clone(principal), Some(session));
+        self.enter(Arc::new(execution), job).await
+    }
+
+    async fn enter(&self, execution: Arc<Execution>, job: Job) -> Result<(Arc<Execution>, bool), Problem> {
         let inline = job.want_inline;
-        let execution = Arc::new(Execution::new(&job, spec, digest, Arc::clone(principal)));
-        match host.registry.enter(&execution)? {
+        match self.0.registry.enter(&execution)? {
             Entered::Known(known) => Ok((known, inline)),
             Entered::New => {
                 self.accept(&execution, job)
                     .await
-                    .inspect_err(|_| host.registry.withdraw(&execution))?;
+                    .inspect_err(|_| self.0.registry.withdraw(&execution))?;
                 Ok((execution, inline))
             }
         }
@@ -167,53 +228,102 @@ impl ExecutionsService {
     /// Takes a place, records the execution, and hands it to its task.
     async fn accept(&self, execution: &Arc<Execution>, job: Job) -> Result<(), Problem> {
         let host = Arc::clone(&self.0);
+        let used = execution.kept.as_ref().map(Session::enter).transpose()?;
         let place: Place = host.queue.enter(&execution.log)?;
         host.ledger
             .accept(accept_record(execution, &job))
             .await
             .map_err(|error| match error {
-                LedgerError::Exists(id) => taken(&id),
+                LedgerError::Exists(id) => execution_taken(&id),
                 error => Problem::Ledger(error),
             })?;
-        let tasks = host.tasks.clone();
-        tasks.spawn(session::run(host, Arc::clone(execution), job, place));
+        let execution = Arc::clone(execution);
+        match used {
+            None => host.tasks.clone().spawn(session::run(host, execution, job, place)),
+            Some(used) => host
+                .kept_tasks
+                .clone()
+                .spawn(kept::execution::run(host, execution, job, place, used)),
+        };
         Ok(())
     }
 
-    async fn record_refusal(
+    /// Gives the events of what was started, or records why nothing was.
+    async fn answer(
         &self,
-        problem: &Problem,
+        started: Result<(Arc<Execution>, bool), Problem>,
         principal: &Principal,
-        request: String,
-        origin: v1::Origin,
-        policy: String,
-    ) {
-        let refused = Refused {
-            request: (!request.is_empty()).then_some(request),
-            tenant: principal.tenant.clone(),
-            user: principal.user.clone(),
-            origin: record_origin(origin),
-            policy,
-            reason: problem.reason().name().to_lowercase(),
-            field: problem.field().to_owned(),
-            message: problem.to_string(),
-            time: SystemTime::now(),
-        };
-        // The caller is refused either way; a ledger that can't be written refuses whatever could run.
-        if let Err(error) = self.0.ledger.refused(refused).await {
-            error!(%error, "ledger refusal failed");
+        turned: Turned,
+    ) -> Result<Response<BoxStream<ExecutionEvent>>, Status> {
+        match started {
+            Ok((execution, inline)) => {
+                let caller = execution.called();
+                let mut response = Response::new(send(execution.log.follow(0, inline), Some(caller)));
+                if let Ok(id) = execution.id.as_str().parse() {
+                    response.metadata_mut().insert("brig-execution-id", id);
+                }
+                Ok(response)
+            }
+            Err(problem) => {
+                record_refusal(&self.0.ledger, &problem, principal, turned).await;
+                Err(problem.into())
+            }
         }
+    }
+
+    async fn send_signal(&self, execution: &Execution, signal: i32) -> Result<(), Problem> {
+        let request = brig_jailer::api::Request::Signal {
+            session: execution.session.clone(),
+            execution: execution.id.clone(),
+            signal,
+            group: false,
+        };
+        Ok(self.0.jailer.ask(request).await?)
     }
 }
 
-/// Takes the principal of a call, which must have a role.
-fn with_role<T>(request: &Request<T>, role: Role) -> Result<Arc<Principal>, Problem> {
-    let principal = principal(request);
-    if principal.may(role) {
-        Ok(principal)
-    } else {
-        Err(Problem::Role(role))
+fn turned(spec: &ExecutionSpec) -> Turned {
+    Turned {
+        request: spec.request_id.clone(),
+        origin: spec.origin.clone().unwrap_or_default(),
+        policy: spec.policy.clone(),
     }
+}
+
+/// An execution that can be told something; gives its state.
+fn running(execution: &Execution) -> Result<v1::ExecutionState, Problem> {
+    let progress = execution.log.progress();
+    let why = match progress.state {
+        v1::ExecutionState::Running if progress.pid.is_some() => return Ok(progress.state),
+        v1::ExecutionState::Finished => "has ended",
+        _ => "has not started",
+    };
+    Err(Problem::NotRunning(execution.id.to_string(), why))
+}
+
+/// Ends code that goes on after an interrupt. Harmless for what has ended.
+async fn end_interrupted(execution: Arc<Execution>) {
+    tokio::time::sleep(INTERRUPT).await;
+    execution.stop.tell(StopCause::Interrupt);
+}
+
+fn checked_signal(asked: &v1::ExecutionsSignalRequest) -> Result<i32, Problem> {
+    let mut fields = Fields::default();
+    fields.id("request_id", &asked.request_id);
+    if !(1..=64).contains(&asked.signal) {
+        let message = format!("{} is no signal: 1 to 64 are", asked.signal);
+        fields.wrong("signal", Reason::InvalidValue, message);
+    }
+    fields.done()?;
+    Ok(i32::try_from(asked.signal).unwrap_or_default())
+}
+
+fn wrong_field(field: &str, reason: Reason, message: &str) -> Problem {
+    Problem::Fields(vec![FieldProblem {
+        field: field.to_owned(),
+        message: message.to_owned(),
+        reason,
+    }])
 }
 
 async fn first_message(stream: &mut Streaming<RunRequest>) -> Result<ExecutionSpec, Status> {
@@ -260,15 +370,6 @@ fn digest(sent: &[u8], job: &Job) -> [u8; 32] {
     hash.finalize().into()
 }
 
-fn taken(id: &Id) -> Problem {
-    Problem::Exists {
-        kind: "execution",
-        name: id.to_string(),
-        why: "was used before; leave the id out or choose another one",
-        reason: Reason::IdTaken,
-    }
-}
-
 fn accept_record(execution: &Execution, job: &Job) -> Accept {
     let kind = match job.work {
         Work::Code { .. } => Kind::Code,
@@ -296,71 +397,33 @@ fn accept_record(execution: &Execution, job: &Job) -> Accept {
             body: Body::new(work_bytes(&job.work)),
         },
         inputs: execution.inputs.iter().map(input).collect(),
-        limits: ledger::Limits {
-            timeout_ms: job.limits.timeout_ms,
-            memory_bytes: job.limits.memory_bytes,
-            cpu_millis: job.limits.cpu_millis,
-            pids: job.limits.pids,
-            disk_bytes: job.limits.disk_bytes,
-            output_bytes: job.limits.output_bytes,
-        },
+        limits: record_limits(&job.limits),
         time: execution.create_time,
+        outline: None,
     }
 }
 
-fn record_origin(origin: v1::Origin) -> ledger::Origin {
-    ledger::Origin {
-        user: origin.user,
-        conversation: origin.conversation,
-        request: origin.request,
-    }
-}
-
-/// One page of those that match everything that is set. The token is the last id of the page before.
+/// One page of those that match everything that is set.
 fn list(
-    executions: Vec<Arc<Execution>>,
+    executions: &[Arc<Execution>],
     asked: &v1::ExecutionsListRequest,
 ) -> Result<v1::ExecutionsListResponse, Problem> {
-    let size = if asked.page_size == 0 {
-        PAGE_DEFAULT
-    } else {
-        asked.page_size.min(PAGE_MAX)
+    let which = pages::Asked {
+        size: asked.page_size,
+        token: &asked.page_token,
+        bytes: PAGE_BYTES,
     };
-    let size = usize::try_from(size).unwrap_or(usize::MAX);
-    let from = match asked.page_token.as_str() {
-        "" => 0,
-        token => {
-            1 + executions
-                .iter()
-                .position(|execution| execution.id.as_str() == token)
-                .ok_or_else(bad_token)?
-        }
-    };
-    let found = executions
-        .iter()
-        .skip(from)
-        .filter(|execution| matches(execution, asked));
-    let mut page = v1::ExecutionsListResponse::default();
-    let mut bytes = 0;
-    for shown in found.map(|execution| execution.show(false)) {
-        bytes += shown.encoded_len();
-        if let Some(last) = page.executions.last()
-            && (page.executions.len() == size || bytes > PAGE_BYTES)
-        {
-            page.next_page_token.clone_from(&last.execution_id);
-            break;
-        }
-        page.executions.push(shown);
-    }
-    Ok(page)
-}
-
-fn bad_token() -> Problem {
-    Problem::Fields(vec![FieldProblem {
-        field: "page_token".to_owned(),
-        message: "is of no page, or its page is too old; begin again without it".to_owned(),
-        reason: Reason::InvalidValue,
-    }])
+    let page = page(
+        executions,
+        which,
+        |execution| execution.id.as_str(),
+        |execution| matches(execution, asked),
+        |execution| execution.show(false),
+    )?;
+    Ok(v1::ExecutionsListResponse {
+        executions: page.shown,
+        next_page_token: page.next,
+    })
 }
 
 fn matches(execution: &Execution, asked: &v1::ExecutionsListRequest) -> bool {

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use brig_jailer::files::wire::{
     self, Collect, Collected, Failure, Found, Get, HEADER, Inspect, Inspected, Put, Request, Response, SKIPPED_MAX,
-    Skip, Sum, Walk, WireError,
+    Skip, Sum, Time, Walk, WireError,
 };
 use brig_jailer::sys::refuse_descriptors;
 use serde::Serialize;
@@ -29,6 +29,8 @@ const SLOWEST: u64 = 4 * 1024;
 pub struct Files {
     /// `None` once it can't be trusted to be in step.
     stream: Option<UnixStream>,
+    /// Whether that was the helper's fault, and not that of who stopped talking to it.
+    failed: bool,
 }
 
 /// What a collection found.
@@ -78,7 +80,26 @@ impl Files {
         stream.set_nonblocking(true)?;
         Ok(Self {
             stream: Some(UnixStream::from_std(stream)?),
+            failed: false,
         })
+    }
+
+    /// In the place of a helper that is not there.
+    pub fn none() -> Self {
+        Self {
+            stream: None,
+            failed: false,
+        }
+    }
+
+    /// Whether it can still be asked for something.
+    pub fn is_usable(&self) -> bool {
+        self.stream.is_some()
+    }
+
+    /// Whether the helper did not do its part.
+    pub fn has_failed(&self) -> bool {
+        self.failed
     }
 
     /// Writes a file of the session from a file of ours.
@@ -135,7 +156,19 @@ impl Files {
         .await
     }
 
-    /// Lists what is new or changed since the snapshot.
+    /// Asks for a time that divides what is there from what will change.
+    pub async fn now(&mut self) -> Result<Time, FilesError> {
+        self.exchange(walk_deadline(0), async |stream| {
+            write(stream, &Request::Now).await?;
+            match read(stream).await? {
+                Response::Now(time) => Ok(time),
+                other => Err(unexpected(other)),
+            }
+        })
+        .await
+    }
+
+    /// Lists what is new or changed since the time that it names, or since the snapshot.
     pub async fn collect(&mut self, collect: Collect) -> Result<Listing, FilesError> {
         let most = u64::from(collect.max_files) + SKIPPED_MAX;
         self.exchange(walk_deadline(collect.walk.time_ms), async |stream| {
@@ -178,8 +211,10 @@ impl Files {
         let result = timeout_at(deadline, talk(&mut stream))
             .await
             .unwrap_or(Err(FilesError::Silent));
-        if matches!(result, Ok(_) | Err(FilesError::Refused(_))) {
-            self.stream = Some(stream);
+        match result {
+            Ok(_) | Err(FilesError::Refused(_)) => self.stream = Some(stream),
+            Err(FilesError::Silent | FilesError::Gone | FilesError::Protocol(_)) => self.failed = true,
+            Err(FilesError::Spool(_)) => {}
         }
         result
     }

@@ -26,7 +26,16 @@ use crate::slots::Slots;
 use crate::status::Problem;
 
 /// What this daemon can do, for clients that test for it.
-const FEATURES: &[&str] = &["run", "attach", "artifacts.inline", "request_id"];
+const FEATURES: &[&str] = &[
+    "run",
+    "attach",
+    "artifacts.inline",
+    "request_id",
+    "sessions",
+    "execute",
+    "interrupt",
+    "signal",
+];
 
 /// What all executions of this daemon share.
 #[derive(Debug)]
@@ -44,8 +53,12 @@ pub struct Host {
     pub connections: Arc<Slots>,
     pub registry: Registry,
     pub pumps: Arc<Pumps>,
-    /// Every execution up to the end of its jail.
+    /// Places of kept sessions.
+    pub session_places: Arc<Slots>,
+    /// Every one-shot execution up to the end of its jail.
     pub tasks: TaskTracker,
+    /// Every kept session and every execution in one. They may outlive the daemon, which does not wait for them.
+    pub kept_tasks: TaskTracker,
     /// Cancelled when the daemon is about to stop: nothing new is accepted.
     pub draining: CancellationToken,
 }
@@ -65,6 +78,7 @@ impl Host {
         } = prepared;
         self.store.replace(policies, templates);
         self.queue.resize(&config.limits);
+        self.session_places.resize(config.limits.sessions);
         self.connections.resize(config.limits.connections);
         self.clients.replace(config.clients.clone());
         *self.config.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(config);
@@ -72,7 +86,7 @@ impl Host {
 
     /// Sessions that exist or are being made.
     pub fn sessions(&self) -> usize {
-        self.tasks.len().saturating_sub(self.queue.load().1)
+        self.tasks.len().saturating_sub(self.queue.load().1) + self.session_places.taken()
     }
 
     fn templates(&self) -> Result<TemplateList, Problem> {

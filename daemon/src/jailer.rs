@@ -1,28 +1,33 @@
 //! The connection to brig-jailer.
 //!
 //! One task owns the socket. Requests reach it by a bounded channel and leave in order; what the jailer says about a
-//! session goes to the bounded channel of that session, so that no session waits for another. When the socket ends,
-//! every such channel ends: a session that reads the end of its channel is lost, and so is the daemon's use.
+//! session goes to the bounded channel of that session ([`Jail`]), what it says about an execution to the one of that
+//! execution ([`Process`]), so that nobody waits for another. When the socket ends, every such channel ends: who reads
+//! the end of its channel is lost, and so is the daemon's use.
+//!
+//! What outlived the last connection is told before anything else ([`Held`]).
 
-use std::collections::{HashMap, VecDeque};
+mod connection;
+
 use std::io;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use brig_jailer::api::{Event, HostReport, Make, Request, VERSION};
+use brig_jailer::api::{self, Event, HostReport, Input, Make, Request, Spawn, VERSION};
 use brig_jailer::ids::Id;
-use brig_jailer::wire;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
-use tokio::io::Interest;
-use tokio::net::UnixDatagram;
 use tokio::sync::{mpsc, oneshot};
 use tokio_util::sync::CancellationToken;
-use tracing::{debug, error, warn};
+use tracing::debug;
 
-/// What the jailer may say about one session before somebody listens. A one-shot session has at most four messages.
-const EVENTS_PER_SESSION: usize = 16;
+use connection::{Command, Connection};
+
+/// What the jailer may say about one session before somebody listens; it is asked for each but the last.
+const SESSION_EVENTS: usize = 8;
+/// What the jailer may say about one execution: that it runs, and how it ended.
+const EXECUTION_EVENTS: usize = 4;
 /// Requests that wait for the socket.
 const REQUESTS: usize = 64;
 /// How long the jailer may take for what it answers at once.
@@ -45,6 +50,31 @@ pub struct Jail {
     events: mpsc::Receiver<Message>,
     /// Whether the jailer said that nothing is left.
     closed: bool,
+}
+
+/// One execution as the jailer knows it.
+#[derive(Debug)]
+pub struct Process {
+    session: Id,
+    execution: Id,
+    jailer: Jailer,
+    events: mpsc::Receiver<Message>,
+}
+
+/// A session that outlived the last connection, with its executions.
+#[derive(Debug)]
+pub struct Held {
+    pub told: Box<api::Held>,
+    pub jail: Jail,
+    pub executions: Vec<HeldExecution>,
+}
+
+/// An execution of a session that outlived the last connection.
+#[derive(Debug)]
+pub struct HeldExecution {
+    pub told: Box<api::HeldExecution>,
+    pub fds: Vec<OwnedFd>,
+    pub process: Process,
 }
 
 /// Something the jailer said, with the descriptors that came along.
@@ -71,17 +101,6 @@ pub enum JailerError {
     Unreachable(#[from] io::Error),
 }
 
-#[derive(Debug)]
-enum Command {
-    Make {
-        make: Box<Make>,
-        events: mpsc::Sender<Message>,
-    },
-    Send(Request),
-    Host(oneshot::Sender<HostReport>),
-    Reload(oneshot::Sender<Option<String>>),
-}
-
 /// Connects to the socket of a jailer that runs as a service.
 pub fn dial(path: &Path) -> io::Result<OwnedFd> {
     let socket = rustix::net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?;
@@ -90,67 +109,60 @@ pub fn dial(path: &Path) -> io::Result<OwnedFd> {
 }
 
 impl Jailer {
-    /// Agrees on the version and starts the task that owns the socket.
-    pub async fn start(socket: OwnedFd) -> Result<Self, JailerError> {
-        // tokio has no type for SOCK_SEQPACKET; this one only waits for readiness, the calls are those of `wire`.
-        let socket = std::os::unix::net::UnixDatagram::from(socket);
-        socket.set_nonblocking(true)?;
-        let socket = UnixDatagram::from_std(socket)?;
-        let version = tokio::time::timeout(ANSWER, greet(&socket))
-            .await
-            .map_err(|_elapsed| JailerError::Silent)??;
+    /// Agrees on the version, hears what is held, and starts the task that owns the socket.
+    pub async fn start(socket: OwnedFd) -> Result<(Self, Vec<Held>), JailerError> {
+        let mut connection = Connection::new(socket)?;
         let (commands, inbox) = mpsc::channel(REQUESTS);
         let gone = CancellationToken::new();
-        let connection = Connection {
-            socket,
-            outbox: VecDeque::new(),
-            routes: HashMap::new(),
-            hosts: VecDeque::new(),
-            reloads: VecDeque::new(),
+        let greeting = async {
+            let version = connection.greet().await?;
+            let jailer = Self {
+                commands,
+                gone: gone.clone(),
+                version: version.into(),
+            };
+            let held = connection.hear_held(&jailer).await?;
+            Ok((jailer, held))
         };
-        tokio::spawn(connection.run(inbox, gone.clone()));
-        Ok(Self {
-            commands,
-            gone,
-            version: version.into(),
-        })
+        let started = tokio::time::timeout(ANSWER, greeting)
+            .await
+            .unwrap_or(Err(JailerError::Silent))?;
+        tokio::spawn(connection.run(inbox, gone));
+        Ok(started)
     }
 
     /// Asks for a session; `Made` or `Refused` arrives as its first event.
     pub async fn make(&self, make: Make) -> Result<Jail, JailerError> {
-        let (sender, events) = mpsc::channel(EVENTS_PER_SESSION);
-        let id = make.session.clone();
-        self.command(Command::Make {
-            make: Box::new(make),
-            events: sender,
-        })
-        .await?;
-        Ok(Jail {
-            id,
-            jailer: self.clone(),
-            events,
-            closed: false,
-        })
+        let (sender, jail) = self.jail(make.session.clone());
+        self.command(Command::Make(Box::new(make), sender)).await?;
+        Ok(jail)
+    }
+
+    /// Asks for a program in a session; `Spawned` or `Refused` arrives as its first event.
+    pub async fn spawn(&self, spawn: Spawn) -> Result<Process, JailerError> {
+        let (sender, process) = self.process(spawn.session.clone(), spawn.execution.clone());
+        self.command(Command::Spawn(Box::new(spawn), sender)).await?;
+        Ok(process)
+    }
+
+    /// Sends a request that has no answer, or one that comes by the events of a session or an execution.
+    pub async fn ask(&self, request: Request) -> Result<(), JailerError> {
+        self.command(Command::Send(request)).await
     }
 
     /// Asks what the host can enforce.
     pub async fn host(&self) -> Result<HostReport, JailerError> {
-        let (answer, report) = oneshot::channel();
-        self.command(Command::Host(answer)).await?;
-        let report = tokio::time::timeout(ANSWER, report)
-            .await
-            .map_err(|_elapsed| JailerError::Silent)?;
-        report.map_err(|_closed| JailerError::Gone)
+        self.answered(Command::Host).await
     }
 
-    /// Has the jailer read its configuration again; gives why it did not take it, if it did not.
+    /// Has policies read again; gives the first error, and then everything is as it was.
     pub async fn reload(&self) -> Result<Option<String>, JailerError> {
-        let (answer, refusal) = oneshot::channel();
-        self.command(Command::Reload(answer)).await?;
-        let refusal = tokio::time::timeout(ANSWER, refusal)
-            .await
-            .map_err(|_elapsed| JailerError::Silent)?;
-        refusal.map_err(|_closed| JailerError::Gone)
+        self.answered(Command::Reload).await
+    }
+
+    /// Says that this brigd is about to end on purpose, and waits until that is on its way.
+    pub async fn hand_over(&self) -> Result<(), JailerError> {
+        self.answered(Command::HandOver).await
     }
 
     /// The version of brig-jailer, for people.
@@ -163,8 +175,45 @@ impl Jailer {
         self.gone.cancelled().await;
     }
 
+    /// Whether the jailer is gone.
+    pub fn is_gone(&self) -> bool {
+        self.gone.is_cancelled()
+    }
+
+    async fn answered<T>(&self, command: impl FnOnce(oneshot::Sender<T>) -> Command) -> Result<T, JailerError> {
+        let (sender, answer) = oneshot::channel();
+        self.command(command(sender)).await?;
+        let answer = tokio::time::timeout(ANSWER, answer)
+            .await
+            .map_err(|_elapsed| JailerError::Silent)?;
+        answer.map_err(|_closed| JailerError::Gone)
+    }
+
     async fn command(&self, command: Command) -> Result<(), JailerError> {
         self.commands.send(command).await.map_err(|_closed| JailerError::Gone)
+    }
+
+    fn jail(&self, id: Id) -> (mpsc::Sender<Message>, Jail) {
+        let (sender, events) = mpsc::channel(SESSION_EVENTS);
+        let jailer = self.clone();
+        let jail = Jail {
+            id,
+            jailer,
+            events,
+            closed: false,
+        };
+        (sender, jail)
+    }
+
+    fn process(&self, session: Id, execution: Id) -> (mpsc::Sender<Message>, Process) {
+        let (sender, events) = mpsc::channel(EXECUTION_EVENTS);
+        let process = Process {
+            session,
+            execution,
+            jailer: self.clone(),
+            events,
+        };
+        (sender, process)
     }
 }
 
@@ -176,7 +225,7 @@ impl Jail {
 
     /// Sends a request about this session.
     pub async fn ask(&self, request: Request) -> Result<(), JailerError> {
-        self.jailer.command(Command::Send(request)).await
+        self.jailer.ask(request).await
     }
 
     /// What the jailer says next about this session; `None` when the jailer is gone or has said its last.
@@ -192,8 +241,13 @@ impl Jail {
         message
     }
 
+    /// Whether the jailer said that nothing of the session is left.
+    pub fn is_closed(&self) -> bool {
+        self.closed
+    }
+
     /// Ends the jail and waits until nothing of it is left. False if that was not confirmed within `deadline`.
-    pub async fn close(mut self, deadline: Duration) -> bool {
+    pub async fn close(&mut self, deadline: Duration) -> bool {
         let closing = async {
             // Harmless where the jail closed by itself meanwhile.
             let asked = self
@@ -209,146 +263,69 @@ impl Jail {
     }
 }
 
-/// What the task owns.
-#[derive(Debug)]
-struct Connection {
-    socket: UnixDatagram,
-    /// Packets not yet on the socket; grows by one command at a time, and only while empty.
-    outbox: VecDeque<Vec<u8>>,
-    routes: HashMap<Id, mpsc::Sender<Message>>,
-    hosts: VecDeque<oneshot::Sender<HostReport>>,
-    reloads: VecDeque<oneshot::Sender<Option<String>>>,
-}
-
-impl Connection {
-    async fn run(mut self, mut inbox: mpsc::Receiver<Command>, gone: CancellationToken) {
-        if let Err(error) = self.serve(&mut inbox).await {
-            error!(%error, "jailer lost");
-        }
-        // Everybody who waits reads an end: dropping the routes does it.
-        gone.cancel();
+impl Process {
+    /// The name of the execution.
+    pub fn id(&self) -> &Id {
+        &self.execution
     }
 
-    async fn serve(&mut self, inbox: &mut mpsc::Receiver<Command>) -> io::Result<()> {
-        loop {
-            tokio::select! {
-                command = inbox.recv(), if self.outbox.is_empty() => match command {
-                    Some(command) => self.accept(command)?,
-                    None => return Ok(()),
-                },
-                sent = send(&self.socket, self.outbox.front().map(Vec::as_slice)), if !self.outbox.is_empty() => {
-                    sent?;
-                    self.outbox.pop_front();
-                }
-                received = receive(&self.socket) => match received? {
-                    Some(message) => self.route(message),
-                    None => return Err(io::ErrorKind::UnexpectedEof.into()),
-                },
-            }
-        }
+    /// What the jailer says next about this execution; `None` when it has said its last, or the session or the jailer
+    /// is gone.
+    pub async fn next(&mut self) -> Option<Message> {
+        self.events.recv().await
     }
 
-    fn accept(&mut self, command: Command) -> io::Result<()> {
-        let request = match command {
-            Command::Send(request) => request,
-            Command::Host(answer) => {
-                self.hosts.push_back(answer);
-                Request::Host
-            }
-            Command::Reload(answer) => {
-                self.reloads.push_back(answer);
-                Request::Reload
-            }
-            Command::Make { make, events } => {
-                self.routes.insert(make.session.clone(), events);
-                Request::Make(*make)
-            }
-        };
-        self.outbox.extend(wire::packets(&request)?);
-        Ok(())
+    /// Kills all of its processes; `Ended` follows.
+    pub async fn kill(&self) {
+        self.tell(|session, execution| Request::Kill { session, execution })
+            .await;
     }
 
-    fn route(&mut self, message: Message) {
-        let (session, last) = match &message.event {
-            Event::Host(report) => {
-                let answer = self.hosts.pop_front();
-                // Who asked may have stopped waiting; then nobody misses the answer.
-                answer.map(|answer| answer.send(report.as_ref().clone()));
-                return;
-            }
-            Event::Reloaded { error } => {
-                let answer = self.reloads.pop_front();
-                answer.map(|answer| answer.send(error.clone()));
-                return;
-            }
-            Event::Hello { .. } => return warn!("jailer greeted twice"),
-            Event::Held(_) | Event::HeldExecution(_) | Event::AllHeld | Event::Files { .. } => {
-                return debug!("jailer event unclaimed");
-            }
-            Event::Made { session, .. }
-            | Event::Spawned { session, .. }
-            | Event::Lapped { session, .. }
-            | Event::Paused { session, .. }
-            | Event::Ended { session, .. } => (session.clone(), false),
-            Event::Refused { session, execution, .. } => (session.clone(), execution.is_none()),
-            Event::Closed { session, .. } => (session.clone(), true),
-        };
-        let Some(route) = self.routes.get(&session) else {
-            return debug!(%session, "jailer event unclaimed");
-        };
-        let delivered = route.try_send(message);
-        if last || delivered.is_err() {
-            // A full channel is a session that stopped listening: it reads the end of its channel and gives up.
-            self.routes.remove(&session);
-        }
-    }
-}
-
-/// Agrees on the protocol; gives the version of the jailer.
-async fn greet(socket: &UnixDatagram) -> Result<String, JailerError> {
-    for packet in wire::packets(&Request::Hello { version: VERSION })? {
-        send(socket, Some(&packet)).await?;
-    }
-    match receive(socket).await? {
-        Some(Message {
-            event: Event::Hello {
-                version: VERSION,
-                jailer_version,
-            },
-            ..
-        }) => Ok(jailer_version),
-        Some(Message {
-            event: Event::Hello { version, .. },
-            ..
-        }) => Err(JailerError::Version { theirs: version }),
-        Some(_) | None => Err(JailerError::Gone),
-    }
-}
-
-/// Sends one packet once the socket takes it; a cancelled call has sent nothing.
-async fn send(socket: &UnixDatagram, packet: Option<&[u8]>) -> io::Result<()> {
-    let Some(packet) = packet else { return Ok(()) };
-    socket
-        .async_io(Interest::WRITABLE, || {
-            again(|| wire::send_bytes(socket.as_fd(), packet))
+    /// Sends a signal to its main process.
+    pub async fn signal(&self, signal: i32) {
+        self.tell(|session, execution| Request::Signal {
+            session,
+            execution,
+            signal,
+            group: false,
         })
-        .await
-}
+        .await;
+    }
 
-/// Receives one message; a cancelled call has received nothing.
-async fn receive(socket: &UnixDatagram) -> io::Result<Option<Message>> {
-    let received = socket
-        .async_io(Interest::READABLE, || again(|| wire::receive::<Event>(socket.as_fd())))
-        .await?;
-    Ok(received.map(|(event, fds)| Message { event, fds }))
-}
+    /// Lets the jailer close its copy of a way into the program.
+    pub async fn close_input(&self, input: Input) {
+        self.tell(|session, execution| Request::CloseInput {
+            session,
+            execution,
+            input,
+        })
+        .await;
+    }
 
-/// Calls again where a signal came in between.
-fn again<T>(mut call: impl FnMut() -> io::Result<T>) -> io::Result<T> {
-    loop {
-        match call() {
-            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-            result => return result,
+    /// Replaces what the next brigd is told about it.
+    pub async fn remember(&self, memo: Vec<u8>) {
+        self.tell(|session, execution| Request::Memo {
+            session,
+            execution: Some(execution),
+            memo,
+        })
+        .await;
+    }
+
+    /// Lets the jailer forget it: its end is recorded.
+    pub async fn forget(&self) {
+        self.tell(|session, execution| Request::Forget {
+            session,
+            execution: Some(execution),
+        })
+        .await;
+    }
+
+    async fn tell(&self, request: impl FnOnce(Id, Id) -> Request) {
+        let request = request(self.session.clone(), self.execution.clone());
+        // A jailer that is gone shows in the events.
+        if let Err(error) = self.jailer.ask(request).await {
+            debug!(%error, "request not sent");
         }
     }
 }

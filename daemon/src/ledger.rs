@@ -8,8 +8,9 @@
 //! can run over the texts. Code and output lie in `bodies`, and an entry holds only their hashes: a body can be
 //! erased and the entries still prove what it was. `executions` is an index of the present state, made from the entries.
 //!
-//! Opening marks executions that were accepted and never finished as `lost`: whoever ran them is gone. A lock file
-//! keeps a second brigd from doing that to a living one.
+//! Whoever opens it must [`Ledger::settle`] it: executions that were accepted and never finished, and sessions that were
+//! opened and never closed, are `lost` unless they were adopted. A lock file keeps a second brigd from doing that to a
+//! living one.
 
 mod database;
 mod entry;
@@ -24,7 +25,10 @@ use tokio::sync::{mpsc, oneshot};
 
 use brig_jailer::ids::Id;
 
-pub use record::{Accept, Artifact, Body, Finish, Input, Kind, Limits, Origin, Record, Refused, Usage, Work};
+pub use record::{
+    Accept, Adopted, Artifact, Body, Finish, Input, Kind, Limits, Origin, Record, Refused, SessionClosed,
+    SessionOpened, Usage, Work,
+};
 use writer::{Request, Writer};
 
 /// Requests that may wait for the writer; more make callers wait.
@@ -57,10 +61,10 @@ pub enum LedgerError {
         needed_bytes: u64,
     },
     /// The id was used before.
-    #[error("execution {0}: the ledger has it already")]
+    #[error("{0}: the ledger has it already")]
     Exists(Id),
-    /// A finish without an accept, or a second one.
-    #[error("execution {0}: not accepted, or finished already")]
+    /// An end without a beginning, or a second one.
+    #[error("{0}: not begun, or ended already")]
     NotRunning(Id),
     /// The writer's thread ended.
     #[error("ledger: closed")]
@@ -92,7 +96,7 @@ pub struct Ledger {
 }
 
 impl Ledger {
-    /// Opens or makes the ledger, brings it up to date, and marks what a former brigd left running as lost.
+    /// Opens or makes the ledger, and brings it up to date.
     ///
     /// Blocks for a short time: meant for start-up. The file gets mode 0600, since code and output are in it.
     pub fn open(path: &Path) -> Result<Self, LedgerError> {
@@ -126,6 +130,26 @@ impl Ledger {
     /// Records that something was asked for and not done.
     pub async fn refused(&self, refused: Refused) -> Result<(), LedgerError> {
         self.ask(|answer| Request::Refused(Box::new(refused), answer)).await
+    }
+
+    /// Records that a session will be made; it must not be made before this returned.
+    pub async fn session_opened(&self, opened: SessionOpened) -> Result<(), LedgerError> {
+        self.ask(|answer| Request::Opened(Box::new(opened), answer)).await
+    }
+
+    /// Records that nothing is left of a session, durably.
+    pub async fn session_closed(&self, closed: SessionClosed) -> Result<(), LedgerError> {
+        self.ask(|answer| Request::Closed(closed, answer)).await
+    }
+
+    /// Marks what a former brigd left running as lost, but for what was adopted.
+    pub async fn settle(&self, adopted: Adopted) -> Result<(), LedgerError> {
+        self.ask(|answer| Request::Settle(adopted, answer)).await
+    }
+
+    /// What was kept of an execution for the next brigd.
+    pub async fn outline(&self, execution: &Id) -> Result<Option<Vec<u8>>, LedgerError> {
+        self.ask(|answer| Request::Outline(execution.clone(), answer)).await
     }
 
     /// Looks an execution up.

@@ -15,6 +15,7 @@
 #![forbid(unsafe_code)]
 
 pub mod artifacts;
+pub mod calls;
 pub mod clients;
 pub mod config;
 pub mod daemon;
@@ -28,12 +29,14 @@ pub mod listener;
 pub mod names;
 pub mod options;
 pub mod output;
+pub mod pages;
 pub mod principal;
 pub mod privileges;
 pub mod reload;
 pub mod report;
 pub mod run;
 pub mod server;
+pub mod sessions;
 pub mod slots;
 pub mod standalone;
 pub mod status;

@@ -1,10 +1,12 @@
-//! One-shot runs: from a request to its result.
+//! Executions: from a request to its result.
 //!
 //! [`admit`] checks a request whole and makes a [`admit::Job`] of it; [`inputs`] takes its files into the spool. An
 //! [`execution::Execution`] is entered in the [`registry`] and the [`queue`] and recorded, and from then on belongs to
-//! one task, [`session::run`], which [`start`]s jail and program, [`watch`]es it (a thread, the [`pump`], moves what it
-//! reads and writes, and [`listen`]s to the Python kernel), [`collect`]s what it left, decides how it ended ([`finish`]) and puts the result together ([`report`]). Clients never touch that task: they
-//! follow the [`log`].
+//! one task, [`life::live`], which [`start`]s jail and program, [`watch`]es it (a thread, the [`pump`], moves what it
+//! reads and writes, and [`listen`]s to the Python kernel), [`collect`]s what it left, decides how it ended ([`finish`])
+//! and puts the result together ([`report`]). Clients never touch that task: they follow the [`log`].
+//!
+//! The jail is made for the execution and closed behind it ([`session`]), or is that of a session that is [`kept`].
 
 pub mod admit;
 pub mod collect;
@@ -14,6 +16,8 @@ pub mod finish;
 pub mod gate;
 pub mod inputs;
 pub mod journal;
+pub mod kept;
+pub mod life;
 pub mod listen;
 pub mod log;
 pub mod pump;

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use brig_proto::sizes::{MESSAGE_MAX, SPEC_MAX};
 use brig_proto::v1;
+use brig_proto::v1::SessionCloseReason;
 use brig_proto::v1::executions_server::ExecutionsServer;
 use tokio::net::UnixListener;
 use tokio::task::JoinHandle;
@@ -30,6 +31,7 @@ use crate::run::log::Held;
 use crate::run::queue::Queue;
 use crate::run::registry::{KEPT_HELD, Registry};
 use crate::run::store::Store;
+use crate::sessions::SessionsService;
 use crate::slots::Slots;
 use crate::status::Problem;
 use crate::unbuilt::Unbuilt;
@@ -54,6 +56,15 @@ const TEARDOWN: Duration = Duration::from_secs(15);
 const GOODBYE: Duration = Duration::from_secs(2);
 /// What else the end of the daemon may take: the ledger's last sync, and a private jailer's end.
 const SPARE: Duration = Duration::from_secs(10);
+
+/// What becomes of kept sessions when the daemon ends.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Ending {
+    /// They are closed: the jailer ends too.
+    CloseSessions,
+    /// The jailer holds them for the next daemon.
+    HandOver,
+}
 
 /// Opens what the daemon keeps, and joins it with the jailer.
 pub fn open(config: &Config, jailer: Jailer) -> Result<Arc<Host>, StartError> {
@@ -83,7 +94,9 @@ pub fn open(config: &Config, jailer: Jailer) -> Result<Arc<Host>, StartError> {
             ..KEPT_HELD
         }),
         pumps: Arc::default(),
+        session_places: Slots::new(config.limits.sessions),
         tasks: Default::default(),
+        kept_tasks: Default::default(),
         draining: CancellationToken::new(),
     }))
 }
@@ -102,7 +115,12 @@ pub fn stop_takes(config: &Config) -> Duration {
 /// Serves clients until `shutdown` is cancelled or the jailer is gone, then ends in good order.
 ///
 /// Errors: the jailer went away, or serving failed.
-pub async fn run(listener: UnixListener, host: Arc<Host>, shutdown: CancellationToken) -> Result<(), StartError> {
+pub async fn run(
+    listener: UnixListener,
+    host: Arc<Host>,
+    shutdown: CancellationToken,
+    ending: Ending,
+) -> Result<(), StartError> {
     let stop = CancellationToken::new();
     let incoming = connections(listener, Arc::clone(&host), stop.clone());
     let (routes, health) = router(&host).await?;
@@ -116,8 +134,11 @@ pub async fn run(listener: UnixListener, host: Arc<Host>, shutdown: Cancellation
     host.draining.cancel();
     health.set_not_serving::<ExecutionsServer<ExecutionsService>>().await;
     drain(&host).await;
-    // One-shot sessions are closed by now. Whatever is to outlive this process is handed over to the jailer here
-    // (`Request::Handover`), as long as its connection is held.
+    match ending {
+        // A jailer that is gone has ended them.
+        Ending::HandOver => drop(host.jailer.hand_over().await),
+        Ending::CloseSessions => close_sessions(&host).await,
+    }
     stop.cancel();
     say_goodbye(serving).await;
     if let Err(error) = host.ledger.clone().close().await {
@@ -140,7 +161,8 @@ async fn drain(host: &Host) {
     if tokio::time::timeout(patience, host.tasks.wait()).await.is_ok() {
         return;
     }
-    let left = host.registry.living();
+    let mut left = host.registry.living();
+    left.retain(|execution| execution.kept.is_none());
     warn!(
         count = left.len(),
         drain_ms = patience.as_millis(),
@@ -150,6 +172,17 @@ async fn drain(host: &Host) {
         .for_each(|execution| execution.stop.tell(StopCause::Shutdown));
     if tokio::time::timeout(TEARDOWN, host.tasks.wait()).await.is_err() {
         warn!(left = host.tasks.len(), "sessions not confirmed closed");
+    }
+}
+
+/// Ends the sessions that are kept, and waits for that.
+async fn close_sessions(host: &Host) {
+    for session in host.registry.sessions() {
+        session.end(SessionCloseReason::Shutdown);
+    }
+    host.kept_tasks.close();
+    if tokio::time::timeout(TEARDOWN, host.kept_tasks.wait()).await.is_err() {
+        warn!(left = host.kept_tasks.len(), "kept sessions not confirmed closed");
     }
 }
 
@@ -207,7 +240,10 @@ async fn router(host: &Arc<Host>) -> Result<(Router, HealthReporter), StartError
         .add_service(InterceptedService::new(executions, known))
         .add_service(service!(host_server::HostServer, shown.clone()))
         .add_service(service!(templates_server::TemplatesServer, shown))
-        .add_service(service!(sessions_server::SessionsServer, Unbuilt))
+        .add_service(service!(
+            sessions_server::SessionsServer,
+            SessionsService(Arc::clone(host))
+        ))
         .add_service(service!(contexts_server::ContextsServer, Unbuilt))
         .add_service(service!(inputs_server::InputsServer, Unbuilt))
         .add_service(service!(files_server::FilesServer, Unbuilt))

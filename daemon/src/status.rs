@@ -56,6 +56,21 @@ pub enum Problem {
     /// Too many executions wait.
     #[error("{0} executions wait already, which is as many as may")]
     QueueFull(usize),
+    /// As many sessions are kept as may be.
+    #[error("{0} sessions are kept already, which is as many as may")]
+    SessionQuota(usize),
+    /// Too much goes on in one session.
+    #[error("session {0:?}: {1} executions run or wait in it already, which is as many as may")]
+    SessionBusy(String, usize),
+    /// The session is over, or about to be.
+    #[error("session {0:?} is closed")]
+    SessionClosed(String),
+    /// The execution can't be told anything.
+    #[error("execution {0:?} {1}")]
+    NotRunning(String, &'static str),
+    /// The session's file system is full.
+    #[error("{0}: the workspace of the session is full")]
+    DiskFull(String),
     /// The code did not start in time.
     #[error("the code did not start within {0} ms: {1}")]
     StartTimeout(u64, &'static str),
@@ -129,7 +144,11 @@ impl Problem {
             Self::Stranger(_) => Reason::Unauthenticated,
             Self::Role(_) => Reason::RoleMissing,
             Self::NotFound { reason, .. } | Self::Exists { reason, .. } => *reason,
-            Self::QueueFull(_) => Reason::QueueFull,
+            Self::QueueFull(_) | Self::SessionBusy(..) => Reason::QueueFull,
+            Self::SessionQuota(_) => Reason::SessionQuota,
+            Self::SessionClosed(_) => Reason::SessionClosed,
+            Self::NotRunning(..) => Reason::ExecutionNotRunning,
+            Self::DiskFull(_) => Reason::DiskFull,
             Self::StartTimeout(..) => Reason::StartTimeout,
             Self::CallerGone => Reason::CallerGone,
             Self::Draining => Reason::Draining,
@@ -176,6 +195,19 @@ impl Problem {
             }
             Self::NotFound { kind, name, .. } | Self::Exists { kind, name, .. } => {
                 details.set_resource_info(*kind, name.clone(), "", self.to_string());
+            }
+            Self::SessionQuota(_) => {
+                details.add_quota_failure_violation("limits.sessions", self.to_string());
+            }
+            Self::SessionBusy(session, _) => {
+                details.add_quota_failure_violation(format!("session {session}"), self.to_string());
+                details.set_retry_info(Some(RETRY));
+            }
+            Self::SessionClosed(session) => {
+                details.add_precondition_failure_violation("SESSION", session, self.to_string());
+            }
+            Self::NotRunning(execution, _) => {
+                details.add_precondition_failure_violation("EXECUTION", execution, self.to_string());
             }
             Self::QueueFull(_) => {
                 details.add_quota_failure_violation("limits.queue", self.to_string());

@@ -29,21 +29,6 @@ macro_rules! unbuilt {
 }
 pub(crate) use unbuilt;
 
-impl v1::sessions_server::Sessions for Unbuilt {
-    type WatchStream = BoxStream<v1::SessionsWatchResponse>;
-    unbuilt! {
-        create(v1::SessionsCreateRequest) -> v1::SessionsCreateResponse, "Sessions.Create";
-        get(v1::SessionsGetRequest) -> v1::SessionsGetResponse, "Sessions.Get";
-        list(v1::SessionsListRequest) -> v1::SessionsListResponse, "Sessions.List";
-        update(v1::SessionsUpdateRequest) -> v1::SessionsUpdateResponse, "Sessions.Update";
-        pause(v1::SessionsPauseRequest) -> v1::SessionsPauseResponse, "Sessions.Pause";
-        resume(v1::SessionsResumeRequest) -> v1::SessionsResumeResponse, "Sessions.Resume";
-        fork(v1::SessionsForkRequest) -> v1::SessionsForkResponse, "Sessions.Fork";
-        close(v1::SessionsCloseRequest) -> v1::SessionsCloseResponse, "Sessions.Close";
-        watch(v1::SessionsWatchRequest) -> Self::WatchStream, "Sessions.Watch";
-    }
-}
-
 impl v1::contexts_server::Contexts for Unbuilt {
     unbuilt! {
         create(v1::ContextsCreateRequest) -> v1::ContextsCreateResponse, "Contexts.Create";

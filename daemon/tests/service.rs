@@ -79,6 +79,9 @@ impl Jailer {
                 _ => continue,
             };
             wire::send(brigd.as_fd(), &answer, &[]).unwrap();
+            if matches!(answer, Event::Hello { .. }) {
+                wire::send(brigd.as_fd(), &Event::AllHeld, &[]).unwrap();
+            }
         }
     }
 }

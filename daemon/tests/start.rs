@@ -68,6 +68,7 @@ fn greet(socket: &OwnedFd) -> OwnedFd {
         &[],
     )
     .unwrap();
+    wire::send(brigd.as_fd(), &Event::AllHeld, &[]).unwrap();
     brigd
 }
 

@@ -22,8 +22,10 @@ use crate::step::StepError;
 /// The version of these messages; the two ends must agree on it.
 pub const VERSION: u32 = 2;
 
-/// The largest memo, in bytes.
+/// The largest memo of an execution, in bytes.
 pub const MEMO_MAX: usize = 32 * 1024;
+/// The largest memo of a session, in bytes: it has the environment and the policy's rules.
+pub const SESSION_MEMO_MAX: usize = 256 * 1024;
 /// The most executions of a held session that run or whose end was not forgotten; further ones are refused.
 pub const UNFORGOTTEN_MAX: usize = 1024;
 
@@ -94,7 +96,8 @@ pub struct Make {
     pub quantities: Quantities,
     /// Whether the session outlives the connection for a while.
     pub held: bool,
-    /// What `brigd` wants to know about a held session when it comes back; opaque, at most [`MEMO_MAX`] bytes.
+    /// What `brigd` wants to know about a held session when it comes back; opaque, at most
+    /// [`SESSION_MEMO_MAX`] bytes.
     pub memo: Vec<u8>,
 }
 
@@ -136,7 +139,7 @@ pub struct Spawn {
     pub timeout_ms: u64,
     /// CPU time of all its processes together after which the jailer kills it, in milliseconds.
     pub cpu_time_ms: Option<u64>,
-    /// As in [`Make`].
+    /// As in [`Make`], of at most [`MEMO_MAX`] bytes.
     pub memo: Vec<u8>,
 }
 

@@ -196,6 +196,7 @@ fn every_request_works_after_the_seal() {
     helper.send(&Request::Collect(Collect {
         walk: WALK,
         max_files: 8,
+        since: None,
         max_bytes_each: None,
         expected: vec![],
     }));
@@ -255,6 +256,7 @@ fn a_file_without_permission_is_skipped_as_unreadable() {
     helper.send(&Request::Collect(Collect {
         walk,
         max_files: 8,
+        since: None,
         max_bytes_each: None,
         expected: vec![],
     }));

@@ -333,7 +333,7 @@ fn what_a_client_can_get_wrong_is_named() {
     let mut house = House::open("30s");
     house.hold("s1");
     let make = Make {
-        memo: vec![0; MEMO_MAX + 1],
+        memo: vec![0; SESSION_MEMO_MAX + 1],
         ..Rig::request("data", "s2", quantities())
     };
     let field = |refusal| match refusal {

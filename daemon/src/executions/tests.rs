@@ -1,3 +1,5 @@
+use std::time::SystemTime;
+
 use brig_proto::v1::{ExecutionError, ExecutionResult, ExecutionStatus, RichResult};
 
 use super::*;
@@ -29,7 +31,7 @@ fn ended(id: &str, label: usize) -> Arc<Execution> {
 #[test]
 fn a_list_says_how_each_one_ended_without_what_it_wrote() {
     let running = execution("running", ExecutionSpec::default());
-    let page = list(vec![running, ended("ended", 0)], &v1::ExecutionsListRequest::default()).unwrap();
+    let page = list(&[running, ended("ended", 0)], &v1::ExecutionsListRequest::default()).unwrap();
     assert_eq!(page.executions[0].result, None);
     let result = page.executions[1].result.clone().unwrap();
     let expected = ExecutionResult {
@@ -50,7 +52,7 @@ fn a_page_that_would_not_fit_a_message_is_shorter_than_asked_and_the_next_one_go
     let mut asked = v1::ExecutionsListRequest::default();
     let mut pages = Vec::new();
     loop {
-        let page = list(all.clone(), &asked).unwrap();
+        let page = list(&all, &asked).unwrap();
         assert!(page.encoded_len() < 4 * MESSAGE_MAX);
         pages.push(
             page.executions
@@ -64,11 +66,7 @@ fn a_page_that_would_not_fit_a_message_is_shorter_than_asked_and_the_next_one_go
         asked.page_token = page.next_page_token;
     }
     assert_eq!(pages, [vec!["e1", "e2"], vec!["e3", "e4"]]);
-    let huge = list(
-        vec![ended("huge", 4 * MESSAGE_MAX)],
-        &v1::ExecutionsListRequest::default(),
-    )
-    .unwrap();
+    let huge = list(&[ended("huge", 4 * MESSAGE_MAX)], &v1::ExecutionsListRequest::default()).unwrap();
     assert_eq!(
         (huge.executions.len(), huge.next_page_token.as_str()),
         (1, ""),

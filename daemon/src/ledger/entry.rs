@@ -5,7 +5,7 @@ use serde::Serialize;
 
 use brig_jailer::ids::Id;
 
-use super::record::{Accept, Body, Finish, Kind, Refused, to_millis};
+use super::record::{Accept, Body, Finish, Kind, Refused, SessionClosed, SessionOpened, to_millis};
 use crate::output::cut_text;
 
 /// The longest text of a refusal, in bytes: the requests it quotes were never checked.
@@ -17,6 +17,8 @@ pub(super) enum Entry {
     Accept(Box<Accept>),
     Finish(Box<Finish>),
     Refused(Box<Refused>),
+    Opened(Box<SessionOpened>),
+    Closed(SessionClosed),
 }
 
 /// Why one entry of a group was not written.
@@ -31,6 +33,7 @@ pub(super) enum Problem {
 struct Columns<'a> {
     kind: &'static str,
     execution: Option<&'a str>,
+    session: Option<&'a str>,
     tenant: &'a str,
     time_ms: i64,
 }
@@ -46,6 +49,8 @@ impl Entry {
             Self::Accept(accept) => insert_accept(transaction, accept, written),
             Self::Finish(finish) => insert_finish(transaction, finish, written),
             Self::Refused(refused) => insert_refused(transaction, refused, written).map(Ok),
+            Self::Opened(opened) => insert_opened(transaction, opened, written),
+            Self::Closed(closed) => insert_closed(transaction, closed, written),
         }
     }
 }
@@ -66,6 +71,7 @@ fn insert_accept(
     let columns = Columns {
         kind: "accept",
         execution: Some(execution),
+        session: None,
         tenant: &accept.tenant,
         time_ms,
     };
@@ -89,6 +95,12 @@ fn insert_accept(
             number,
             time_ms
         ])?;
+    if let Some(outline) = &accept.outline {
+        *written += outline.len();
+        transaction
+            .prepare_cached("INSERT INTO outlines (execution, spec) VALUES (?1, ?2)")?
+            .execute(params![execution, outline])?;
+    }
     Ok(Ok(()))
 }
 
@@ -109,6 +121,7 @@ fn insert_finish(
     let columns = Columns {
         kind: "finish",
         execution: Some(execution),
+        session: None,
         tenant: &tenant,
         time_ms,
     };
@@ -120,6 +133,74 @@ fn insert_finish(
             "UPDATE executions SET finish_number = ?2, status = ?3, finish_time_ms = ?4 WHERE execution = ?1",
         )?
         .execute(params![execution, number, finish.status, time_ms])?;
+    transaction
+        .prepare_cached("DELETE FROM outlines WHERE execution = ?1")?
+        .execute(params![execution])?;
+    Ok(Ok(()))
+}
+
+fn insert_opened(
+    transaction: &Transaction<'_>,
+    opened: &SessionOpened,
+    written: &mut usize,
+) -> rusqlite::Result<Result<(), Problem>> {
+    let session = opened.session.as_str();
+    let known = transaction
+        .prepare_cached("SELECT 1 FROM sessions WHERE session = ?1")?
+        .exists(params![session])?;
+    if known {
+        return Ok(Err(Problem::Exists(opened.session.clone())));
+    }
+    let time_ms = to_millis(opened.time);
+    let columns = Columns {
+        kind: "open",
+        execution: None,
+        session: Some(session),
+        tenant: &opened.tenant,
+        time_ms,
+    };
+    let number = insert_data(transaction, &columns, opened, written)?;
+    transaction
+        .prepare_cached(
+            "INSERT INTO sessions (session, tenant, user, request, open_number, open_time_ms)
+             VALUES (?1, ?2, ?3, ?4, ?5, ?6)",
+        )?
+        .execute(params![
+            session,
+            opened.tenant,
+            opened.user,
+            opened.request,
+            number,
+            time_ms
+        ])?;
+    Ok(Ok(()))
+}
+
+fn insert_closed(
+    transaction: &Transaction<'_>,
+    closed: &SessionClosed,
+    written: &mut usize,
+) -> rusqlite::Result<Result<(), Problem>> {
+    let session = closed.session.as_str();
+    let tenant: Option<String> = transaction
+        .prepare_cached("SELECT tenant FROM sessions WHERE session = ?1 AND close_number IS NULL")?
+        .query_row(params![session], |row| row.get(0))
+        .optional()?;
+    let Some(tenant) = tenant else {
+        return Ok(Err(Problem::NotRunning(closed.session.clone())));
+    };
+    let time_ms = to_millis(closed.time);
+    let columns = Columns {
+        kind: "close",
+        execution: None,
+        session: Some(session),
+        tenant: &tenant,
+        time_ms,
+    };
+    let number = insert_data(transaction, &columns, closed, written)?;
+    transaction
+        .prepare_cached("UPDATE sessions SET close_number = ?2, reason = ?3, close_time_ms = ?4 WHERE session = ?1")?
+        .execute(params![session, number, closed.reason, time_ms])?;
     Ok(Ok(()))
 }
 
@@ -144,6 +225,7 @@ fn insert_refused(transaction: &Transaction<'_>, refused: &Refused, written: &mu
     let columns = Columns {
         kind: "refused",
         execution: None,
+        session: None,
         tenant: &bounded.tenant,
         time_ms,
     };
@@ -160,10 +242,13 @@ fn insert_data(
     let data = serde_json::to_string(data).map_err(|error| rusqlite::Error::ToSqlConversionFailure(Box::new(error)))?;
     *written += data.len();
     transaction
-        .prepare_cached("INSERT INTO entries (kind, execution, tenant, time_ms, data) VALUES (?1, ?2, ?3, ?4, ?5)")?
+        .prepare_cached(
+            "INSERT INTO entries (kind, execution, session, tenant, time_ms, data) VALUES (?1, ?2, ?3, ?4, ?5, ?6)",
+        )?
         .execute(params![
             columns.kind,
             columns.execution,
+            columns.session,
             columns.tenant,
             columns.time_ms,
             data

@@ -1,6 +1,6 @@
 //! What the ledger keeps. The names of the fields are the keys of its JSON: they are only added to.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use serde::{Deserialize, Serialize};
@@ -35,6 +35,42 @@ pub struct Accept {
     pub work: Work,
     pub inputs: Vec<Input>,
     pub limits: Limits,
+    #[serde(with = "millis", rename = "time_ms")]
+    pub time: SystemTime,
+    /// What the next brigd needs of it, if it outlives this one; no entry has it, and it goes with the end.
+    #[serde(skip)]
+    pub outline: Option<Vec<u8>>,
+}
+
+/// A kept session that will be made.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct SessionOpened {
+    pub session: Id,
+    pub request: Option<String>,
+    /// From the identity of the connection.
+    pub tenant: String,
+    /// From the identity of the connection.
+    pub user: String,
+    pub origin: Origin,
+    pub labels: BTreeMap<String, String>,
+    pub policy: String,
+    pub policy_hash: String,
+    /// `name@hash`.
+    pub template: String,
+    pub limits: Limits,
+    /// When it expires, as it was at first.
+    #[serde(with = "millis", rename = "expire_time_ms")]
+    pub expire_time: SystemTime,
+    #[serde(with = "millis", rename = "time_ms")]
+    pub time: SystemTime,
+}
+
+/// A kept session of which nothing is left.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SessionClosed {
+    pub session: Id,
+    /// Of the closed list of reasons: `asked`, `idle`, `expired`, ...
+    pub reason: String,
     #[serde(with = "millis", rename = "time_ms")]
     pub time: SystemTime,
 }
@@ -175,6 +211,13 @@ pub struct Record {
     pub accept: Accept,
     /// Absent while it runs.
     pub finish: Option<Finish>,
+}
+
+/// What goes on although brigd was gone: all else that was running is lost.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Adopted {
+    pub executions: HashSet<Id>,
+    pub sessions: HashSet<Id>,
 }
 
 impl Finish {

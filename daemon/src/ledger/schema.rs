@@ -15,10 +15,20 @@ struct Migration {
     sql: &'static str,
 }
 
-const MIGRATIONS: &[Migration] = &[Migration {
-    version: 1,
-    name: "entries, bodies and the index of executions",
-    sql: "
+const MIGRATIONS: &[Migration] = &[
+    Migration {
+        version: 1,
+        name: "entries, bodies and the index of executions",
+        sql: FIRST,
+    },
+    Migration {
+        version: 2,
+        name: "kept sessions",
+        sql: SESSIONS,
+    },
+];
+
+const FIRST: &str = "
         -- Append-only. `data` is the entry; the other columns repeat parts of it for searching.
         CREATE TABLE entries (
             number INTEGER PRIMARY KEY AUTOINCREMENT,
@@ -55,8 +65,46 @@ const MIGRATIONS: &[Migration] = &[Migration {
         CREATE INDEX executions_of_tenant ON executions (tenant, accept_time_ms);
         CREATE INDEX executions_by_request ON executions (tenant, request) WHERE request IS NOT NULL;
         CREATE INDEX executions_running ON executions (accept_number) WHERE finish_number IS NULL;
-    ",
-}];
+    ";
+
+const SESSIONS: &str = "
+        -- Another list of kinds needs another table. The numbers stay.
+        CREATE TABLE entries_with_sessions (
+            number INTEGER PRIMARY KEY AUTOINCREMENT,
+            kind TEXT NOT NULL CHECK (kind IN ('accept', 'finish', 'refused', 'open', 'close')),
+            execution TEXT,
+            session TEXT,
+            tenant TEXT NOT NULL,
+            time_ms INTEGER NOT NULL,
+            data TEXT NOT NULL
+        ) STRICT;
+        INSERT INTO entries_with_sessions (number, kind, execution, tenant, time_ms, data)
+            SELECT number, kind, execution, tenant, time_ms, data FROM entries ORDER BY number;
+        DROP TABLE entries;
+        ALTER TABLE entries_with_sessions RENAME TO entries;
+        CREATE INDEX entries_of_tenant ON entries (tenant, time_ms);
+
+        -- The present state of kept sessions, made from the entries.
+        CREATE TABLE sessions (
+            session TEXT PRIMARY KEY,
+            tenant TEXT NOT NULL,
+            user TEXT NOT NULL,
+            request TEXT,
+            open_number INTEGER NOT NULL REFERENCES entries (number),
+            close_number INTEGER REFERENCES entries (number),
+            reason TEXT,
+            open_time_ms INTEGER NOT NULL,
+            close_time_ms INTEGER
+        ) STRICT;
+        CREATE INDEX sessions_of_tenant ON sessions (tenant, open_time_ms);
+        CREATE INDEX sessions_open ON sessions (open_number) WHERE close_number IS NULL;
+
+        -- What the next brigd needs of an execution that outlives this one; gone with its end.
+        CREATE TABLE outlines (
+            execution TEXT PRIMARY KEY,
+            spec BLOB NOT NULL
+        ) STRICT;
+    ";
 
 /// Brings the tables up to date, each step in a transaction of its own.
 pub(super) fn migrate(connection: &mut Connection, path: &Path) -> Result<(), LedgerError> {
@@ -72,13 +120,21 @@ pub(super) fn migrate(connection: &mut Connection, path: &Path) -> Result<(), Le
             known,
         });
     }
-    for migration in MIGRATIONS.iter().filter(|migration| migration.version > found) {
-        apply(connection, migration).map_err(|source| LedgerError::Unwritable {
-            path: path.to_owned(),
-            source,
-        })?;
+    let steps = MIGRATIONS.iter().filter(|migration| migration.version > found);
+    take(connection, steps).map_err(|source| LedgerError::Unwritable {
+        path: path.to_owned(),
+        source,
+    })
+}
+
+/// Takes the steps. A table that others refer to can be replaced only while nobody looks after references, and that
+/// can't be changed within a transaction.
+fn take<'m>(connection: &mut Connection, steps: impl Iterator<Item = &'m Migration>) -> rusqlite::Result<()> {
+    connection.pragma_update(None, "foreign_keys", false)?;
+    for migration in steps {
+        apply(connection, migration)?;
     }
-    Ok(())
+    connection.pragma_update(None, "foreign_keys", true)
 }
 
 fn read_version(connection: &Connection) -> rusqlite::Result<i64> {

@@ -44,6 +44,7 @@ fn accept(execution: &str) -> Accept {
             ..Limits::default()
         },
         time: UNIX_EPOCH + Duration::from_millis(1_700_000_000_123),
+        outline: None,
     }
 }
 
@@ -161,6 +162,7 @@ async fn what_was_left_running_is_lost_after_the_next_start() {
     ledger.close().await.unwrap();
 
     let ledger = Ledger::open(&path).unwrap();
+    ledger.settle(Adopted::default()).await.unwrap();
     let mut ends = Vec::new();
     for execution in ["e1", "e2", "e3"] {
         let finish = ledger.get(&id(execution)).await.unwrap().unwrap().finish.unwrap();
@@ -171,7 +173,9 @@ async fn what_was_left_running_is_lost_after_the_next_start() {
     ledger.close().await.unwrap();
     let count = "SELECT CAST(count(*) AS TEXT) FROM entries";
     assert_eq!(texts(&path, count), ["6"]);
-    Ledger::open(&path).unwrap().close().await.unwrap();
+    let ledger = Ledger::open(&path).unwrap();
+    ledger.settle(Adopted::default()).await.unwrap();
+    ledger.close().await.unwrap();
     assert_eq!(texts(&path, count), ["6"]);
 }
 
@@ -356,7 +360,7 @@ async fn with_little_space_left_work_is_refused_and_running_work_is_finished() {
     let ledger = Ledger::open(&path).unwrap();
     ledger.accept(accept("e1")).await.unwrap();
     ledger.close().await.unwrap();
-    // The running execution is marked lost on opening; a new one can't be accepted.
+    // The running execution is marked lost; a new one can't be accepted.
     let ledger = Ledger::open_with(
         &path,
         &Options {
@@ -373,6 +377,7 @@ async fn with_little_space_left_work_is_refused_and_running_work_is_finished() {
         ledger.refused(refused("no space")).await,
         Err(LedgerError::NoSpace { .. })
     ));
+    ledger.settle(Adopted::default()).await.unwrap();
     assert_eq!(
         ledger.get(&id("e1")).await.unwrap().unwrap().finish.unwrap().status,
         "lost"
@@ -402,7 +407,7 @@ async fn a_ledger_of_a_newer_brigd_is_left_alone() {
             error,
             LedgerError::Newer {
                 found: 99,
-                known: 1,
+                known: 2,
                 ..
             }
         ),
@@ -491,10 +496,129 @@ async fn kill_minus_nine_loses_nothing_that_was_answered() {
             Some(finish(execution.as_str()))
         );
     }
+    ledger.settle(Adopted::default()).await.unwrap();
     let accepted = told("accepted ");
     assert!(accepted.len() >= 40);
     for execution in accepted {
         // Finished, though it may not have come to say so, or lost.
         assert!(ledger.get(&execution).await.unwrap().unwrap().finish.is_some());
     }
+}
+
+fn opened(session: &str) -> SessionOpened {
+    let accept = accept("e1");
+    SessionOpened {
+        session: id(session),
+        request: accept.request,
+        tenant: accept.tenant,
+        user: accept.user,
+        origin: accept.origin,
+        labels: accept.labels,
+        policy: accept.policy,
+        policy_hash: accept.policy_hash,
+        template: accept.template,
+        limits: accept.limits,
+        expire_time: UNIX_EPOCH + Duration::from_millis(1_700_000_900_000),
+        time: accept.time,
+    }
+}
+
+fn closed(session: &str) -> SessionClosed {
+    SessionClosed {
+        session: id(session),
+        reason: "idle".to_owned(),
+        time: UNIX_EPOCH + Duration::from_millis(1_700_000_300_000),
+    }
+}
+
+#[tokio::test]
+async fn a_session_is_opened_once_and_closed_once() {
+    let (_directory, path) = place();
+    let ledger = Ledger::open(&path).unwrap();
+    ledger.session_opened(opened("s1")).await.unwrap();
+    let again = ledger.session_opened(opened("s1")).await;
+    assert!(matches!(again, Err(LedgerError::Exists(session)) if session == id("s1")));
+    ledger.session_closed(closed("s1")).await.unwrap();
+    let again = ledger.session_closed(closed("s1")).await;
+    assert!(matches!(again, Err(LedgerError::NotRunning(session)) if session == id("s1")));
+    ledger.close().await.unwrap();
+    let row =
+        "SELECT session || ' ' || tenant || ' ' || request || ' ' || reason || ' ' || close_time_ms FROM sessions";
+    assert_eq!(texts(&path, row), ["s1 default r1 idle 1700000300000"]);
+    let entries = texts(&path, "SELECT data FROM entries WHERE session = 's1' ORDER BY number");
+    let [first, last] = &entries[..] else {
+        panic!("{entries:?}")
+    };
+    assert_eq!(serde_json::from_str::<SessionOpened>(first).unwrap(), opened("s1"));
+    assert_eq!(serde_json::from_str::<SessionClosed>(last).unwrap(), closed("s1"));
+}
+
+#[tokio::test]
+async fn what_was_adopted_is_not_lost() {
+    let (_directory, path) = place();
+    let ledger = Ledger::open(&path).unwrap();
+    for name in ["1", "2"] {
+        ledger.session_opened(opened(&format!("s{name}"))).await.unwrap();
+        ledger.accept(accept(&format!("e{name}"))).await.unwrap();
+    }
+    ledger.close().await.unwrap();
+    let ledger = Ledger::open(&path).unwrap();
+    let adopted = Adopted {
+        executions: [id("e1")].into(),
+        sessions: [id("s1")].into(),
+    };
+    ledger.settle(adopted).await.unwrap();
+    assert_eq!(ledger.get(&id("e1")).await.unwrap().unwrap().finish, None);
+    let lost = ledger.get(&id("e2")).await.unwrap().unwrap().finish.unwrap();
+    assert_eq!(lost.status, "lost");
+    ledger.finish(finish("e1")).await.unwrap();
+    ledger.session_closed(closed("s1")).await.unwrap();
+    ledger.close().await.unwrap();
+    let reasons = "SELECT reason FROM sessions ORDER BY session";
+    assert_eq!(texts(&path, reasons), ["idle", "lost"]);
+}
+
+#[tokio::test]
+async fn an_outline_is_there_until_the_end_of_its_execution() {
+    let (_directory, path) = place();
+    let ledger = Ledger::open(&path).unwrap();
+    let kept = Accept {
+        outline: Some(b"outline".to_vec()),
+        ..accept("e1")
+    };
+    ledger.accept(kept).await.unwrap();
+    assert_eq!(ledger.outline(&id("e1")).await.unwrap(), Some(b"outline".to_vec()));
+    ledger.finish(finish("e1")).await.unwrap();
+    assert_eq!(ledger.outline(&id("e1")).await.unwrap(), None);
+}
+
+#[tokio::test]
+async fn a_ledger_of_the_first_version_keeps_its_entries_and_their_numbers() {
+    let (_directory, path) = place();
+    let ledger = Ledger::open(&path).unwrap();
+    ledger.accept(accept("e1")).await.unwrap();
+    ledger.finish(finish("e1")).await.unwrap();
+    ledger.close().await.unwrap();
+    // Back to what the first version had.
+    let connection = Connection::open(&path).unwrap();
+    let back = "PRAGMA foreign_keys = OFF;
+        CREATE TABLE old (
+            number INTEGER PRIMARY KEY AUTOINCREMENT,
+            kind TEXT NOT NULL CHECK (kind IN ('accept', 'finish', 'refused')),
+            execution TEXT, tenant TEXT NOT NULL, time_ms INTEGER NOT NULL, data TEXT NOT NULL
+        ) STRICT;
+        INSERT INTO old SELECT number + 40, kind, execution, tenant, time_ms, data FROM entries;
+        DROP TABLE entries; ALTER TABLE old RENAME TO entries;
+        CREATE INDEX entries_of_tenant ON entries (tenant, time_ms);
+        UPDATE executions SET accept_number = accept_number + 40, finish_number = finish_number + 40;
+        DROP TABLE sessions; DROP TABLE outlines; DELETE FROM migrations WHERE version = 2;";
+    connection.execute_batch(back).unwrap();
+    drop(connection);
+    let ledger = Ledger::open(&path).unwrap();
+    let record = ledger.get(&id("e1")).await.unwrap().unwrap();
+    assert_eq!((record.accept, record.finish), (accept("e1"), Some(finish("e1"))));
+    ledger.session_opened(opened("s1")).await.unwrap();
+    ledger.close().await.unwrap();
+    let numbers = "SELECT kind || ' ' || number FROM entries ORDER BY number";
+    assert_eq!(texts(&path, numbers), ["accept 41", "finish 42", "open 43"]);
 }

@@ -10,7 +10,7 @@ use tokio::sync::mpsc;
 use brig_jailer::ids::Id;
 
 use super::entry::{Entry, Problem};
-use super::record::{Accept, Finish, Record, Refused};
+use super::record::{Accept, Adopted, Finish, Record, Refused, SessionClosed, SessionOpened};
 use super::{Answer, LedgerError, Options, database, read, schema};
 
 /// Requests that are written at one time, at most.
@@ -22,6 +22,10 @@ pub(super) enum Request {
     Accept(Box<Accept>, Answer<()>),
     Finish(Box<Finish>, Answer<()>),
     Refused(Box<Refused>, Answer<()>),
+    Opened(Box<SessionOpened>, Answer<()>),
+    Closed(SessionClosed, Answer<()>),
+    Settle(Adopted, Answer<()>),
+    Outline(Id, Answer<Option<Vec<u8>>>),
     Get(Id, Answer<Option<Record>>),
     Close(Answer<()>),
 }
@@ -50,7 +54,6 @@ impl Writer {
             _lock: lock,
         };
         schema::migrate(&mut writer.connection, path)?;
-        writer.mark_lost().map_err(|source| writer.unwritable(source))?;
         Ok(writer)
     }
 
@@ -76,8 +79,16 @@ impl Writer {
     fn serve(&mut self, batch: Batch) {
         self.write_group(Durability::Committed, batch.accepts);
         self.write_group(Durability::Synced, batch.finishes);
+        for (adopted, answer) in batch.settles {
+            let settled = self.settle(&adopted);
+            let _ = answer.send(settled.map_err(|source| self.unwritable(source)));
+        }
         for (execution, answer) in batch.gets {
             let _ = answer.send(self.get(&execution));
+        }
+        for (execution, answer) in batch.outlines {
+            let found = read::outline(&self.connection, &execution);
+            let _ = answer.send(found.map_err(|source| self.unreadable(source)));
         }
     }
 
@@ -112,7 +123,7 @@ impl Writer {
             let mut results = Vec::new();
             for entry in entries {
                 results.push(match (entry, &room) {
-                    (Entry::Accept(_) | Entry::Refused(_), Err((free_bytes, needed_bytes))) => {
+                    (Entry::Accept(_) | Entry::Refused(_) | Entry::Opened(_), Err((free_bytes, needed_bytes))) => {
                         Err(Problem::NoSpace(*free_bytes, *needed_bytes))
                     }
                     _ => entry.insert(transaction, written)?,
@@ -146,32 +157,53 @@ impl Writer {
         Ok(result)
     }
 
-    /// Ends what a former brigd left running.
-    fn mark_lost(&mut self) -> rusqlite::Result<()> {
-        let running: Vec<String> = self
-            .connection
-            .prepare("SELECT execution FROM executions WHERE finish_number IS NULL ORDER BY accept_number")?
-            .query_map([], |row| row.get(0))?
-            .collect::<rusqlite::Result<_>>()?;
-        if running.is_empty() {
+    /// Ends what a former brigd left running, but for what was adopted.
+    fn settle(&mut self, adopted: &Adopted) -> rusqlite::Result<()> {
+        let executions = "SELECT execution FROM executions WHERE finish_number IS NULL ORDER BY accept_number";
+        let sessions = "SELECT session FROM sessions WHERE close_number IS NULL ORDER BY open_number";
+        let (executions, sessions) = (self.ids(executions)?, self.ids(sessions)?);
+        let time = SystemTime::now();
+        let lost = executions.into_iter().filter(|id| !adopted.executions.contains(id));
+        let lost = lost.map(|id| Entry::Finish(Box::new(Finish::lost(id, time))));
+        let closed = sessions.into_iter().filter(|id| !adopted.sessions.contains(id));
+        let closed = closed.map(|session| {
+            Entry::Closed(SessionClosed {
+                session,
+                reason: "lost".to_owned(),
+                time,
+            })
+        });
+        let entries: Vec<Entry> = lost.chain(closed).collect();
+        if entries.is_empty() {
             return Ok(());
         }
-        let now = SystemTime::now();
-        let ids = running.iter().filter_map(|execution| Id::parse(execution).ok());
-        let lost: Vec<Entry> = ids.map(|id| Entry::Finish(Box::new(Finish::lost(id, now)))).collect();
-        tracing::warn!(count = lost.len(), "executions lost");
+        tracing::warn!(count = entries.len(), "executions or sessions lost");
         self.transact(Durability::Synced, |transaction, written| {
-            lost.iter()
+            entries
+                .iter()
                 .try_for_each(|entry| entry.insert(transaction, written).map(|_| ()))
         })
     }
 
+    fn ids(&self, sql: &str) -> rusqlite::Result<Vec<Id>> {
+        let found: Vec<String> = self
+            .connection
+            .prepare(sql)?
+            .query_map([], |row| row.get(0))?
+            .collect::<rusqlite::Result<_>>()?;
+        Ok(found.iter().filter_map(|id| Id::parse(id).ok()).collect())
+    }
+
     fn get(&self, execution: &Id) -> Result<Option<Record>, LedgerError> {
         let found = read::record(&self.connection, execution);
-        found.map_err(|source| LedgerError::Unreadable {
+        found.map_err(|source| self.unreadable(source))
+    }
+
+    fn unreadable(&self, source: rusqlite::Error) -> LedgerError {
+        LedgerError::Unreadable {
             path: self.path.clone(),
             source,
-        })
+        }
     }
 
     /// Copies the log into the database; done between batches, so that no commit has to.
@@ -223,7 +255,9 @@ impl Writer {
 struct Batch {
     accepts: Vec<(Entry, Answer<()>)>,
     finishes: Vec<(Entry, Answer<()>)>,
+    settles: Vec<(Adopted, Answer<()>)>,
     gets: Vec<(Id, Answer<Option<Record>>)>,
+    outlines: Vec<(Id, Answer<Option<Vec<u8>>>)>,
 }
 
 impl Batch {
@@ -234,6 +268,10 @@ impl Batch {
                 Request::Accept(accept, answer) => batch.accepts.push((Entry::Accept(accept), answer)),
                 Request::Refused(refused, answer) => batch.accepts.push((Entry::Refused(refused), answer)),
                 Request::Finish(finish, answer) => batch.finishes.push((Entry::Finish(finish), answer)),
+                Request::Opened(opened, answer) => batch.accepts.push((Entry::Opened(opened), answer)),
+                Request::Closed(closed, answer) => batch.finishes.push((Entry::Closed(closed), answer)),
+                Request::Settle(adopted, answer) => batch.settles.push((adopted, answer)),
+                Request::Outline(execution, answer) => batch.outlines.push((execution, answer)),
                 Request::Get(execution, answer) => batch.gets.push((execution, answer)),
                 Request::Close(answer) => closing.push(answer),
             }

@@ -4,24 +4,29 @@ mod files;
 mod limits;
 mod work;
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use brig_jailer::ids::Id;
 use brig_jailer::policy::{Clamped, Policy, Resolved};
-use brig_jailer::template::Template;
 use brig_proto::sizes;
 use brig_proto::v1::execution_spec::Work as SpecWork;
-use brig_proto::v1::{ExecutionSpec, NetworkMode, OnDisconnect, OutputMode, Reason, WantArtifacts};
+use brig_proto::v1::{
+    ExecutionSpec, NetworkMode, NetworkSpec, OnDisconnect, Origin, OutputMode, Reason, WantArtifacts, input_source,
+};
 use prost::bytes::Bytes;
+use serde::{Deserialize, Serialize};
 
 use crate::artifacts::Stored;
 use crate::names::RelativePath;
 use crate::run::fields::Fields;
+use crate::run::kept::Session;
 use crate::run::store::Store;
 use crate::status::Problem;
 
 use files::{check_expected, check_inputs};
-use limits::{artifact_limits, check_limits};
+use limits::check_limits_within;
+pub(super) use limits::{artifact_limits, check_kept_limits, check_limits, check_times};
 use work::{check_interpreter, check_work};
 
 /// The policy of requests that name none.
@@ -43,11 +48,21 @@ pub struct Job {
     pub want_inline: bool,
     pub on_disconnect: OnDisconnect,
     pub policy: Arc<Policy>,
-    pub template: Arc<Template>,
+    pub template: Image,
     pub limits: Resolved,
+    pub times: Times,
     pub clamped: Vec<Clamped>,
     /// Limits of artifacts, which narrow those of the policy.
     pub artifacts: ArtifactLimits,
+}
+
+/// A template, as far as it matters here.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Image {
+    /// `name@hash`.
+    pub id: String,
+    /// Whether it has an interpreter for code.
+    pub runs_code: bool,
 }
 
 /// What is run.
@@ -94,38 +109,125 @@ pub struct Expected {
     pub max_bytes: Option<u64>,
 }
 
+/// Limits of time that a policy says nothing about, in milliseconds.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Times {
+    /// CPU time of all processes of the execution together.
+    pub cpu_ms: Option<u64>,
+    /// Wall time without output.
+    pub idle_ms: Option<u64>,
+}
+
 /// How much is collected.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ArtifactLimits {
     pub bytes_each: u64,
     pub count: u64,
     pub depth: u64,
 }
 
-/// Checks a request whole and takes its parts.
+/// What a request stands on: its own choice, or the session that it is for.
+struct Ground {
+    policy: Option<Arc<Policy>>,
+    template: Option<Image>,
+    session: Option<Id>,
+    limits: Option<(Resolved, Vec<Clamped>)>,
+    times: Times,
+    artifacts: Option<ArtifactLimits>,
+    /// Variables that all executions of the session get.
+    environment: BTreeMap<String, String>,
+    on_disconnect: OnDisconnect,
+}
+
+/// Checks a request for a session of its own whole and takes its parts.
 pub fn admit(spec: &mut ExecutionSpec, store: &Store) -> Result<Job, Problem> {
     let mut fields = Fields::default();
-    let ids = [
-        ("request_id", &spec.request_id),
-        ("execution_id", &spec.execution_id),
-        ("session_id", &spec.session_id),
-    ];
-    let [request, execution, session] = ids.map(|(field, text)| fields.id(field, text));
-    let policy = fields.keep(store.policy(or(&spec.policy, DEFAULT_POLICY)));
+    let ids = check_ids(spec, &mut fields);
+    let session = fields.id("session_id", &spec.session_id);
+    let (policy, template) = find(&spec.policy, &spec.template, store, &mut fields)?;
+    check_widening(spec.network.as_ref(), &spec.packages, &mut fields);
+    let limits = policy
+        .as_ref()
+        .and_then(|policy| check_limits(spec.limits.as_ref(), policy, &mut fields));
+    let artifacts = policy.as_deref().map(ArtifactLimits::of);
+    let ground = Ground {
+        policy,
+        template,
+        session,
+        limits,
+        times: Times::default(),
+        artifacts,
+        environment: BTreeMap::new(),
+        on_disconnect: OnDisconnect::Cancel,
+    };
+    admit_on(ground, ids, spec, fields)
+}
+
+/// Checks a request for a session that exists.
+pub fn admit_within(spec: &mut ExecutionSpec, session: &Session) -> Result<Job, Problem> {
+    let mut fields = Fields::default();
+    let ids = check_ids(spec, &mut fields);
+    check_run_only(spec, &mut fields);
+    let limits = check_limits_within(&spec.limits.unwrap_or_default(), session, &mut fields);
+    let is_command = matches!(spec.work, Some(SpecWork::Command(_)));
+    let ground = Ground {
+        policy: Some(Arc::clone(&session.policy)),
+        template: Some(session.template.clone()),
+        session: Some(session.id.clone()),
+        limits,
+        times: session.times,
+        artifacts: Some(session.artifacts),
+        environment: session.environment.clone(),
+        on_disconnect: if is_command {
+            OnDisconnect::Continue
+        } else {
+            OnDisconnect::Cancel
+        },
+    };
+    admit_on(ground, ids, spec, fields)
+}
+
+/// Finds policy and template of a request that chooses them.
+pub(super) fn find(
+    policy: &str,
+    template: &str,
+    store: &Store,
+    fields: &mut Fields,
+) -> Result<(Option<Arc<Policy>>, Option<Image>), Problem> {
+    let policy = fields.keep(store.policy(or(policy, DEFAULT_POLICY)));
     let templates = store
         .templates()
         .map_err(|error| Problem::Configuration(error.to_string()))?;
     let template = policy
         .as_ref()
-        .and_then(|policy| fields.keep(templates.find(or(&spec.template, &policy.template))));
+        .and_then(|policy| fields.keep(templates.find(or(template, &policy.template))));
+    let image = template.map(|template| Image {
+        id: template.id.clone(),
+        runs_code: template.interpreter.is_some(),
+    });
+    Ok((policy, image))
+}
+
+fn check_ids(spec: &ExecutionSpec, fields: &mut Fields) -> [Option<Id>; 2] {
+    let ids = [("request_id", &spec.request_id), ("execution_id", &spec.execution_id)];
+    ids.map(|(field, text)| fields.id(field, text))
+}
+
+fn admit_on(
+    ground: Ground,
+    [request, execution]: [Option<Id>; 2],
+    spec: &mut ExecutionSpec,
+    mut fields: Fields,
+) -> Result<Job, Problem> {
+    let policy = ground.policy;
     check_unbuilt(spec, &mut fields);
-    check_labels(spec, &mut fields);
+    check_labels(&spec.labels, spec.origin.as_ref(), &mut fields);
     let work = check_work(spec, policy.as_deref(), &mut fields);
     let expected = check_expected(spec, &mut fields);
-    let limits = policy
-        .as_ref()
-        .and_then(|policy| check_limits(spec.limits.as_ref(), policy, &mut fields));
-    let environment = check_environment(spec, policy.as_deref(), &mut fields);
+    let asked = spec.limits.unwrap_or_default();
+    let times = check_times(&asked, &mut fields);
+    check_environment(&spec.environment, policy.as_deref(), &mut fields);
+    let limits = ground.limits;
     let inputs = check_inputs(
         spec,
         policy.as_deref(),
@@ -134,28 +236,35 @@ pub fn admit(spec: &mut ExecutionSpec, store: &Store) -> Result<Job, Problem> {
     );
     fields.done()?;
     let missing = || Problem::Configuration("a checked request lost a part".to_owned());
-    let (policy, template) = (policy.ok_or_else(missing)?, template.ok_or_else(missing)?);
+    let (policy, template) = (policy.ok_or_else(missing)?, ground.template.ok_or_else(missing)?);
     let ((limits, clamped), work) = (limits.ok_or_else(missing)?, work.ok_or_else(missing)?);
     check_interpreter(&work, &template)?;
+    let mut environment = ground.environment;
+    environment.extend(spec.environment.clone());
+    let bytes = |(name, value): (String, String)| (name.into_bytes(), value.into_bytes());
     Ok(Job {
         execution: execution.unwrap_or_else(|| new_id('e')),
-        session: session.unwrap_or_else(|| new_id('s')),
+        session: ground.session.unwrap_or_else(|| new_id('s')),
         request,
         work,
         inputs,
         expected,
-        environment,
+        environment: environment.into_iter().map(bytes).collect(),
         stdin: (!spec.stdin.is_empty()).then(|| std::mem::take(&mut spec.stdin).to_vec()),
         merge_stderr: spec.merge_stderr,
         want_inline: spec.want_artifacts() == WantArtifacts::Inline,
         on_disconnect: match spec.on_disconnect() {
-            OnDisconnect::Unspecified => OnDisconnect::Cancel,
+            OnDisconnect::Unspecified => ground.on_disconnect,
             told => told,
         },
-        artifacts: artifact_limits(spec.limits.as_ref(), &policy),
+        artifacts: artifact_limits(&asked, ground.artifacts.unwrap_or_else(|| ArtifactLimits::of(&policy))),
         policy,
         template,
         limits,
+        times: Times {
+            cpu_ms: times.cpu_ms.or(ground.times.cpu_ms),
+            idle_ms: times.idle_ms.or(ground.times.idle_ms),
+        },
         clamped,
     })
 }
@@ -179,21 +288,6 @@ fn check_unbuilt(spec: &ExecutionSpec, fields: &mut Fields) {
             "input while the code runs is not built yet; give it all in stdin",
         );
     }
-    if !spec.packages.is_empty() {
-        fields.wrong(
-            "packages",
-            Reason::PolicyForbids,
-            "the policy has preinstalled packages only",
-        );
-    }
-    if let Some(network) = &spec.network {
-        if network.mode() == NetworkMode::Egress {
-            fields.wrong("network.mode", Reason::PolicyForbids, "the policy allows no network");
-        }
-        if !network.hosts.is_empty() {
-            fields.wrong("network.hosts", Reason::PolicyForbids, "the policy allows no network");
-        }
-    }
     if let Some(SpecWork::Command(command)) = &spec.work {
         if command.terminal.is_some() {
             fields.wrong("command.terminal", Reason::NotApplicable, "terminals are not built yet");
@@ -206,26 +300,55 @@ fn check_unbuilt(spec: &ExecutionSpec, fields: &mut Fields) {
             );
         }
     }
-    let limits = spec.limits.as_ref();
-    if limits.is_some_and(|limits| limits.cpu_time.is_some()) {
+}
+
+/// What would widen the rights that the policy gives is refused.
+pub(super) fn check_widening(network: Option<&NetworkSpec>, packages: &[String], fields: &mut Fields) {
+    if !packages.is_empty() {
         fields.wrong(
-            "limits.cpu_time",
-            Reason::NotApplicable,
-            "limits of CPU time are not built yet; timeout is",
+            "packages",
+            Reason::PolicyForbids,
+            "the policy has preinstalled packages only",
         );
     }
-    if limits.is_some_and(|limits| limits.idle_time.is_some()) {
-        fields.wrong(
-            "limits.idle_time",
-            Reason::NotApplicable,
-            "limits of idle time are not built yet; timeout is",
-        );
+    if let Some(network) = network {
+        if network.mode() == NetworkMode::Egress {
+            fields.wrong("network.mode", Reason::PolicyForbids, "the policy allows no network");
+        }
+        if !network.hosts.is_empty() {
+            fields.wrong("network.hosts", Reason::PolicyForbids, "the policy allows no network");
+        }
     }
 }
 
-fn check_labels(spec: &ExecutionSpec, fields: &mut Fields) {
-    fields.at_most("labels", spec.labels.len(), sizes::LABELS_MAX);
-    for (key, value) in &spec.labels {
+/// Fields that choose a session, which has been chosen.
+fn check_run_only(spec: &ExecutionSpec, fields: &mut Fields) {
+    for (field, given) in [
+        ("policy", !spec.policy.is_empty()),
+        ("template", !spec.template.is_empty()),
+        ("session_id", !spec.session_id.is_empty()),
+        ("network", spec.network.is_some()),
+        ("packages", !spec.packages.is_empty()),
+    ] {
+        if given {
+            fields.wrong(
+                field,
+                Reason::NotApplicable,
+                "is for Run only: the session was made with its own",
+            );
+        }
+    }
+    for (index, input) in spec.inputs.iter().enumerate() {
+        if matches!(input.source, Some(input_source::Source::Streamed(_))) {
+            let field = format!("inputs[{index}].streamed");
+            fields.wrong(&field, Reason::NotApplicable, "is for Run only; give data");
+        }
+    }
+}
+
+pub(super) fn check_labels(labels: &BTreeMap<String, String>, origin: Option<&Origin>, fields: &mut Fields) {
+    fields.at_most("labels", labels.len(), sizes::LABELS_MAX);
+    for (key, value) in labels {
         if key.is_empty() || key.len() > sizes::LABEL_KEY_MAX {
             fields.wrong(
                 "labels",
@@ -241,7 +364,7 @@ fn check_labels(spec: &ExecutionSpec, fields: &mut Fields) {
             );
         }
     }
-    if let Some(origin) = &spec.origin {
+    if let Some(origin) = origin {
         for (field, value) in [
             ("origin.user", &origin.user),
             ("origin.conversation", &origin.conversation),
@@ -254,18 +377,13 @@ fn check_labels(spec: &ExecutionSpec, fields: &mut Fields) {
     }
 }
 
-fn check_environment(spec: &ExecutionSpec, policy: Option<&Policy>, fields: &mut Fields) -> Vec<(Vec<u8>, Vec<u8>)> {
-    fields.at_most("environment", spec.environment.len(), sizes::VARIABLES_MAX);
-    if spec
-        .environment
-        .iter()
-        .map(|(name, value)| name.len() + value.len())
-        .sum::<usize>()
-        > sizes::ARGUMENT_BYTES_MAX
-    {
+pub(super) fn check_environment(environment: &BTreeMap<String, String>, policy: Option<&Policy>, fields: &mut Fields) {
+    fields.at_most("environment", environment.len(), sizes::VARIABLES_MAX);
+    let bytes: usize = environment.iter().map(|(name, value)| name.len() + value.len()).sum();
+    if bytes > sizes::ARGUMENT_BYTES_MAX {
         fields.wrong("environment", Reason::TooLarge, "has more than 128 KiB in all");
     }
-    for (name, value) in &spec.environment {
+    for (name, value) in environment {
         let field = format!("environment[{:?}]", short(name));
         if value.contains('\0') {
             fields.wrong(&field, Reason::InvalidValue, "contains a NUL character");
@@ -279,10 +397,6 @@ fn check_environment(spec: &ExecutionSpec, policy: Option<&Policy>, fields: &mut
             fields.wrong(&field, Reason::PolicyForbids, message);
         }
     }
-    spec.environment
-        .iter()
-        .map(|(name, value)| (name.clone().into_bytes(), value.clone().into_bytes()))
-        .collect()
 }
 
 fn allowed(policy: &Policy) -> String {

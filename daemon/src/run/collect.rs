@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use brig_jailer::files::wire::{Change, Collect, Detail, Found, Inspect, Skip, Space, Walk};
+use brig_jailer::files::wire::{Change, Collect, Detail, Found, Inspect, Skip, Space, Time, Walk};
 use brig_jailer::policy::{Class, Handling};
 use brig_proto::v1::{
     Artifact, ArtifactChange, ArtifactClass, ArtifactDetails, ArtifactHandling, NoticeKind, ReviewState,
@@ -18,6 +18,7 @@ use crate::run::finish::Full;
 use crate::run::gate;
 use crate::run::inputs::hex;
 use crate::run::log::Log;
+use crate::run::start::Workspace;
 
 /// How long a walk over the working directory may take.
 const WALK_MS: u32 = 3_000;
@@ -70,35 +71,56 @@ pub fn walk(job: &Job) -> Walk {
 }
 
 /// Collects; whatever fails is told by a notice, and what was expected and is not there is in the list of the missing.
-pub async fn collect(files: &mut Files, job: &Job, spool: &Spool, log: &Log) -> Collection {
-    let mut collector = Collector {
-        files,
-        job,
-        spool,
-        log,
-        left: job.limits.disk_bytes,
-        collection: Collection::default(),
+///
+/// Of two executions at one time in one session each collects what the other changed too.
+pub async fn collect(
+    workspace: &mut Workspace,
+    since: Option<Time>,
+    job: &Job,
+    spool: &Spool,
+    log: &Log,
+) -> Collection {
+    let mut collection = Collection::default();
+    let collecting = async {
+        match workspace.helper().await {
+            Ok(mut helper) => {
+                let mut collector = Collector {
+                    files: &mut helper,
+                    since,
+                    job,
+                    spool,
+                    log,
+                    left: job.limits.disk_bytes,
+                    collection: &mut collection,
+                };
+                collector.run().await;
+            }
+            Err(error) => log.notice(
+                NoticeKind::ArtifactSkipped,
+                format!("files could not be listed: {error}"),
+            ),
+        }
     };
-    if tokio::time::timeout(COLLECT, collector.run()).await.is_err() {
+    if tokio::time::timeout(COLLECT, collecting).await.is_err() {
         log.notice(
             NoticeKind::ArtifactSkipped,
             "collecting took too long; not all files were looked at",
         );
     }
-    let mut collection = collector.collection;
     collection.missing = missing(&job.expected, &collection.artifacts);
     collection
 }
 
 struct Collector<'c> {
     files: &'c mut Files,
+    since: Option<Time>,
     job: &'c Job,
     spool: &'c Spool,
     log: &'c Log,
     /// What the files still to come may have together. All that the session can hold is enough for whatever was
     /// written; only holes, which cost the session nothing, come to more.
     left: u64,
-    collection: Collection,
+    collection: &'c mut Collection,
 }
 
 impl Collector<'_> {
@@ -130,6 +152,7 @@ impl Collector<'_> {
     fn request(&self) -> Collect {
         Collect {
             walk: walk(self.job),
+            since: self.since,
             max_files: u32::try_from(self.job.artifacts.count).unwrap_or(u32::MAX),
             max_bytes_each: Some(self.job.artifacts.bytes_each),
             expected: self

@@ -1,10 +1,11 @@
 //! One accepted execution: what is known of it, and how it is told to stop.
 
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::SystemTime;
 
 use brig_jailer::ids::Id;
+use brig_jailer::policy::Resolved;
 use brig_proto::v1;
 use brig_proto::v1::execution_spec::Work as SpecWork;
 use brig_proto::v1::{EffectiveLimits, ExecutionResult, ExecutionSpec, InputFile, OnDisconnect};
@@ -16,7 +17,9 @@ use tokio_util::sync::CancellationToken;
 use crate::output::Output;
 use crate::principal::Principal;
 use crate::run::admit::{Content, Job, Work};
+use crate::run::finish::signal_bit;
 use crate::run::inputs::hex;
+use crate::run::kept::Session;
 use crate::run::log::{Held, Log};
 
 /// One accepted execution, as long as somebody may ask for it.
@@ -41,6 +44,12 @@ pub struct Execution {
     pub output: Arc<Output>,
     pub log: Arc<Log>,
     pub stop: Stop,
+    /// The session that it runs in, if that is kept.
+    pub kept: Option<Arc<Session>>,
+    /// Whether somebody interrupted it.
+    interrupted: AtomicBool,
+    /// Signals that callers sent, a bit each.
+    signals_sent: AtomicU64,
     /// Callers of Run that still listen.
     callers: AtomicUsize,
     ends_without_callers: bool,
@@ -64,6 +73,12 @@ pub enum StopCause {
     Output,
     Cancel,
     ClientGone,
+    /// It did not end after an interrupt.
+    Interrupt,
+    /// Somebody closed its session.
+    SessionClosed,
+    /// Its session expired.
+    SessionAge,
     /// Nothing was written for so many milliseconds.
     IdleTime(u64),
     /// Brig could not keep what it must.
@@ -74,7 +89,13 @@ pub enum StopCause {
 
 impl Execution {
     /// Takes down what is known of a job that is about to be accepted.
-    pub fn new(job: &Job, spec: ExecutionSpec, digest: [u8; 32], principal: Arc<Principal>) -> Self {
+    pub fn new(
+        job: &Job,
+        spec: ExecutionSpec,
+        digest: [u8; 32],
+        principal: Arc<Principal>,
+        kept: Option<Arc<Session>>,
+    ) -> Self {
         let output = Output::new(job.limits.output_bytes);
         let origin_user = spec.origin.as_ref().map_or("", |origin| &origin.user);
         Self {
@@ -90,7 +111,7 @@ impl Execution {
             principal,
             policy: job.policy.id(),
             template: job.template.id.clone(),
-            limits: effective_limits(job),
+            limits: effective_limits(&job.limits),
             inputs: input_files(job),
             work_sha256: hex(&Sha256::digest(work_bytes(&job.work))),
             create_time: SystemTime::now(),
@@ -101,6 +122,9 @@ impl Execution {
             )),
             output,
             stop: Stop::default(),
+            kept,
+            interrupted: AtomicBool::new(false),
+            signals_sent: AtomicU64::new(0),
             callers: AtomicUsize::new(0),
             ends_without_callers: job.on_disconnect == OnDisconnect::Cancel,
             spec,
@@ -111,11 +135,11 @@ impl Execution {
     pub fn show(&self, whole: bool) -> v1::Execution {
         let progress = self.log.progress();
         let mut spec = self.spec.clone();
-        if !whole {
-            spec.environment.clear();
-            if let Some(SpecWork::Code(code)) = &mut spec.work {
-                code.source.clear();
-            }
+        spec.environment.values_mut().for_each(String::clear);
+        if let Some(SpecWork::Code(code)) = &mut spec.work
+            && !whole
+        {
+            code.source.clear();
         }
         v1::Execution {
             execution_id: self.id.to_string(),
@@ -140,6 +164,26 @@ impl Execution {
             inputs: self.inputs.clone(),
             ..v1::Execution::default()
         }
+    }
+
+    /// Notes that it is interrupted; true the first time.
+    pub fn interrupt(&self) -> bool {
+        !self.interrupted.swap(true, Ordering::SeqCst)
+    }
+
+    /// Whether it was interrupted.
+    pub fn is_interrupted(&self) -> bool {
+        self.interrupted.load(Ordering::SeqCst)
+    }
+
+    /// Notes that a caller sends a signal.
+    pub fn signal(&self, signal: u32) {
+        self.signals_sent.fetch_or(signal_bit(signal), Ordering::SeqCst);
+    }
+
+    /// Signals that callers sent, a bit each.
+    pub fn signals_sent(&self) -> u64 {
+        self.signals_sent.load(Ordering::SeqCst)
     }
 
     /// What it takes up.
@@ -219,14 +263,15 @@ pub fn span(span: std::time::Duration) -> Duration {
     }
 }
 
-fn effective_limits(job: &Job) -> EffectiveLimits {
+/// Limits in the form of the API.
+pub fn effective_limits(limits: &Resolved) -> EffectiveLimits {
     EffectiveLimits {
-        timeout: Some(span(std::time::Duration::from_millis(job.limits.timeout_ms))),
-        memory_bytes: job.limits.memory_bytes,
-        cpus: cpus(job.limits.cpu_millis),
-        pids: job.limits.pids,
-        disk_bytes: job.limits.disk_bytes,
-        output_bytes: job.limits.output_bytes,
+        timeout: Some(span(std::time::Duration::from_millis(limits.timeout_ms))),
+        memory_bytes: limits.memory_bytes,
+        cpus: cpus(limits.cpu_millis),
+        pids: limits.pids,
+        disk_bytes: limits.disk_bytes,
+        output_bytes: limits.output_bytes,
     }
 }
 

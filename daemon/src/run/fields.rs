@@ -120,13 +120,15 @@ pub fn cpu_millis(field: &str, cpus: Option<f64>) -> Result<Option<u64>, FieldPr
     })
 }
 
-/// The field of the request that stands for a limit of a policy.
-pub fn limit_field(limit: &str) -> &str {
+/// The field of a request that stands for a limit of a policy.
+pub fn limit_field(limit: &str) -> String {
     match limit {
-        "timeout_ms" => "timeout",
-        "start_timeout_ms" => "start_timeout",
-        "cpu_millis" => "cpus",
-        other => other,
+        "timeout_ms" => "limits.timeout".to_owned(),
+        "start_timeout_ms" => "limits.start_timeout".to_owned(),
+        "cpu_millis" => "limits.cpus".to_owned(),
+        "idle_ms" => "idle_timeout".to_owned(),
+        "max_age_ms" => "max_age".to_owned(),
+        other => format!("limits.{other}"),
     }
 }
 

@@ -13,6 +13,9 @@ use crate::run::execution::StopCause;
 /// The signal of a system call outside the filter, and the one that can't be caught.
 const SIGSYS: i32 = 31;
 const SIGKILL: i32 = 9;
+const SIGINT: i32 = 2;
+/// What an interpreter exits with after a KeyboardInterrupt (rootfs/kernel/README.md).
+const INTERRUPTED: i32 = 130;
 
 /// How the watching of an execution came to its end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -30,6 +33,10 @@ pub enum Ended {
 pub struct Facts<'f> {
     pub ended: Ended,
     pub stop: Option<StopCause>,
+    /// Whether somebody interrupted it.
+    pub interrupted: bool,
+    /// Signals that callers sent, a bit each.
+    pub signals: u64,
     /// What the kernel says about an exception.
     pub claim: Option<&'f ErrorClaim>,
     pub output_dropped: bool,
@@ -58,6 +65,7 @@ pub struct Limits {
     pub inodes: u64,
     pub output_bytes: u64,
     pub max_age_ms: u64,
+    pub cpu_ms: Option<u64>,
 }
 
 /// How it ended.
@@ -112,7 +120,7 @@ fn decide(facts: &Facts<'_>) -> (Status, Option<Cause>) {
     match facts.ended {
         Ended::Told(end) => match end.cause {
             Some(JailCause::WallTime) => wall_time(facts),
-            Some(JailCause::CpuTime) => cpu_time(&end),
+            Some(JailCause::CpuTime) => cpu_time(facts, &end),
             Some(JailCause::SessionAge) => session_age(facts),
             Some(JailCause::Memory) => memory(facts, &end),
             Some(JailCause::Asked) => stopped(facts),
@@ -129,6 +137,10 @@ fn decide(facts: &Facts<'_>) -> (Status, Option<Cause>) {
 fn by_itself(facts: &Facts<'_>, end: &End) -> (Status, Option<Cause>) {
     match end.exit {
         Exit::Code(0) => (Status::Success, None),
+        Exit::Code(INTERRUPTED) | Exit::Signal(SIGINT) if facts.interrupted => {
+            let message = "somebody interrupted it".to_owned();
+            (Status::Error, Some(plain(CauseKind::Interrupt, message)))
+        }
         Exit::Code(_) => (Status::Error, failed_of(facts, end)),
         Exit::Signal(SIGKILL) if end.oom_kills > 0 => memory(facts, end),
         Exit::Signal(SIGSYS) => {
@@ -136,7 +148,13 @@ fn by_itself(facts: &Facts<'_>, end: &End) -> (Status, Option<Cause>) {
             (Status::Killed, Some(plain(CauseKind::SyscallDenied, message)))
         }
         Exit::Signal(signal) => {
-            let message = format!("the program was ended by signal {signal}, which Brig did not send");
+            let asked = u32::try_from(signal).is_ok_and(|signal| facts.signals & signal_bit(signal) != 0);
+            let who = if asked {
+                "which a caller sent"
+            } else {
+                "which Brig did not send"
+            };
+            let message = format!("the program was ended by signal {signal}, {who}");
             (Status::Killed, Some(plain(CauseKind::Signal, message)))
         }
         Exit::Unknown => lost("the jail died before it could tell how the program ended"),
@@ -185,6 +203,16 @@ fn disk_limit(facts: &Facts<'_>) -> String {
 fn stopped(facts: &Facts<'_>) -> (Status, Option<Cause>) {
     match facts.stop {
         Some(StopCause::WallTime) => wall_time(facts),
+        Some(StopCause::IdleTime(limit)) => idle_time(limit),
+        Some(StopCause::Fault) => {
+            let message = "Brig could not keep what the code wrote".to_owned();
+            (Status::Failed, Some(plain(CauseKind::Internal, message)))
+        }
+        Some(StopCause::SessionAge) => session_age(facts),
+        Some(StopCause::Interrupt) => {
+            let message = "it was interrupted, and did not stop by itself within 2 s";
+            (Status::Error, Some(plain(CauseKind::Interrupt, message.to_owned())))
+        }
         Some(StopCause::Output) => {
             let limit = facts.limits.output_bytes;
             let message = format!("the code wrote more than {} of output", size(limit));
@@ -196,16 +224,17 @@ fn stopped(facts: &Facts<'_>) -> (Status, Option<Cause>) {
                 }),
             )
         }
-        Some(StopCause::IdleTime(limit)) => idle_time(limit),
-        Some(StopCause::Fault) => {
-            let message = "Brig could not keep what the code wrote".to_owned();
-            (Status::Failed, Some(plain(CauseKind::Internal, message)))
-        }
         Some(StopCause::Cancel) => cancelled(CauseKind::Cancel, "somebody asked for its end"),
         Some(StopCause::ClientGone) => cancelled(CauseKind::ClientGone, "the caller went away"),
         Some(StopCause::Shutdown) => lost("brigd was told to stop, and the code did not end in the time that was left"),
+        Some(StopCause::SessionClosed) => cancelled(CauseKind::SessionClosed, "its session was closed"),
         None => lost("the jail was closed, and nobody here asked for it"),
     }
+}
+
+/// The bit of a signal among those that were sent.
+pub fn signal_bit(signal: u32) -> u64 {
+    1_u64.checked_shl(signal.wrapping_sub(1)).unwrap_or_default()
 }
 
 /// What an execution that was stopped before it started ended as.
@@ -213,9 +242,16 @@ pub fn stopped_early(stop: StopCause) -> Conclusion {
     let (status, cause) = match stop {
         StopCause::ClientGone => cancelled(CauseKind::ClientGone, "the caller went away before the code started"),
         StopCause::Shutdown => lost("brigd was told to stop before the code started"),
-        StopCause::Cancel | StopCause::WallTime | StopCause::Output | StopCause::IdleTime(_) | StopCause::Fault => {
-            cancelled(CauseKind::Cancel, "somebody asked for its end before the code started")
-        }
+        StopCause::SessionClosed | StopCause::SessionAge => cancelled(
+            CauseKind::SessionClosed,
+            "its session was closed before the code started",
+        ),
+        StopCause::Cancel
+        | StopCause::WallTime
+        | StopCause::IdleTime(_)
+        | StopCause::Output
+        | StopCause::Interrupt
+        | StopCause::Fault => cancelled(CauseKind::Cancel, "somebody asked for its end before the code started"),
     };
     Conclusion {
         status,
@@ -241,6 +277,19 @@ fn wall_time(facts: &Facts<'_>) -> (Status, Option<Cause>) {
     )
 }
 
+fn cpu_time(facts: &Facts<'_>, end: &End) -> (Status, Option<Cause>) {
+    let limit = facts.limits.cpu_ms.unwrap_or_default();
+    let message = format!("the code used more than {} of CPU time", seconds(limit));
+    (
+        Status::Timeout,
+        Some(Cause {
+            limit: Some(limit),
+            used: Some(end.usage.cpu_us / 1000),
+            ..plain(CauseKind::CpuTime, message)
+        }),
+    )
+}
+
 fn idle_time(limit: u64) -> (Status, Option<Cause>) {
     let message = format!("the code wrote nothing for {}", seconds(limit));
     (
@@ -248,18 +297,6 @@ fn idle_time(limit: u64) -> (Status, Option<Cause>) {
         Some(Cause {
             limit: Some(limit),
             ..plain(CauseKind::IdleTime, message)
-        }),
-    )
-}
-
-fn cpu_time(end: &End) -> (Status, Option<Cause>) {
-    let used = end.usage.cpu_us / 1000;
-    let message = format!("the code used {} of CPU time", seconds(used));
-    (
-        Status::Timeout,
-        Some(Cause {
-            used: Some(used),
-            ..plain(CauseKind::CpuTime, message)
         }),
     )
 }
@@ -326,6 +363,7 @@ fn limits_hit(facts: &Facts<'_>, cause: Option<&Cause>) -> Vec<CauseKind> {
     let mut hit = Vec::new();
     let limits = [
         CauseKind::WallTime,
+        CauseKind::CpuTime,
         CauseKind::IdleTime,
         CauseKind::SessionAge,
         CauseKind::Memory,
@@ -363,6 +401,12 @@ fn hint(facts: &Facts<'_>, status: Status, cause: Option<&Cause>) -> Option<Stri
                 seconds(limits.timeout_ms)
             ))
         }
+        (Status::Timeout, Some(CauseKind::CpuTime)) => {
+            Some("The code used more CPU time than it was given: make it faster or let it do less.".to_owned())
+        }
+        (Status::Timeout, Some(CauseKind::IdleTime)) => {
+            Some("The code wrote nothing for too long: let it print its progress, or do not let it wait.".to_owned())
+        }
         (Status::OutOfMemory, _) => {
             let more = more(limits.memory_bytes, limits.memory_max_bytes, "memory", size);
             Some(format!(
@@ -386,9 +430,20 @@ fn hint(facts: &Facts<'_>, status: Status, cause: Option<&Cause>) -> Option<Stri
             "At most {} processes and threads may exist at one time: use fewer workers.",
             limits.pids
         )),
+        (Status::Error, Some(CauseKind::Interrupt)) => None,
+        (Status::Error, _) if was_short_of_memory(facts) => Some(format!(
+            "A process that the code started was killed, because memory and files together needed more than {}: load \
+             less at one time, or use fewer workers.",
+            together(limits)
+        )),
         (Status::Error, _) => facts.claim.and_then(hint_for_exception),
         _ => None,
     }
+}
+
+/// Whether a process was killed for memory and the main one was not.
+fn was_short_of_memory(facts: &Facts<'_>) -> bool {
+    matches!(facts.ended, Ended::Told(end) if end.oom_kills > 0)
 }
 
 fn hint_for_exception(claim: &ErrorClaim) -> Option<String> {

@@ -1,4 +1,6 @@
-//! The executions that can be asked for: those that run, and for a while those that ended.
+//! The executions and kept sessions that can be asked for: those that live, and for a while those that ended.
+
+mod sessions;
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -10,6 +12,7 @@ use brig_proto::v1::Reason;
 use crate::config::Role;
 use crate::principal::Principal;
 use crate::run::execution::Execution;
+use crate::run::kept::Session;
 use crate::run::log::Held;
 use crate::status::Problem;
 
@@ -35,11 +38,21 @@ pub struct Registry {
 #[derive(Debug, Default)]
 struct State {
     executions: HashMap<Id, Arc<Execution>>,
-    /// Which execution a request made, by tenant and request.
-    requests: HashMap<(String, Id), Id>,
+    sessions: HashMap<Id, Arc<Session>>,
+    /// What a request made, by tenant and request.
+    requests: HashMap<(String, Id), Made>,
+    /// Sessions that ended, oldest first.
+    closed: VecDeque<(Id, Instant)>,
     /// Ended executions, oldest first, with what they hold.
     ended: VecDeque<Ended>,
     held: Held,
+}
+
+/// What a request made.
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum Made {
+    Execution(Id),
+    Session(Id),
 }
 
 #[derive(Debug)]
@@ -49,12 +62,12 @@ struct Ended {
     held: Held,
 }
 
-/// What a new execution met.
+/// What something new met.
 #[derive(Debug)]
-pub enum Entered {
+pub enum Entered<T> {
     New,
-    /// The same request came before: this is its execution.
-    Known(Arc<Execution>),
+    /// The same request came before, and made this.
+    Known(Arc<T>),
 }
 
 impl Registry {
@@ -65,20 +78,25 @@ impl Registry {
     }
 
     /// Enters an execution, unless the same request made one before.
-    pub fn enter(&self, execution: &Arc<Execution>) -> Result<Entered, Problem> {
+    pub fn enter(&self, execution: &Arc<Execution>) -> Result<Entered<Execution>, Problem> {
         let mut state = self.lock();
         state.forget_old(Instant::now(), &self.most);
-        if let Some(request) = &execution.request {
-            let key = (execution.principal.tenant.clone(), request.clone());
-            if let Some(known) = state.requests.get(&key).and_then(|id| state.executions.get(id)) {
-                return same_request(known, execution);
-            }
+        let tenant = &execution.principal.tenant;
+        if let Some(request) = &execution.request
+            && let Some(made) = state.requests.get(&(tenant.clone(), request.clone()))
+        {
+            return match made {
+                Made::Execution(id) => same(state.executions.get(id), request, |known| {
+                    known.digest == execution.digest
+                }),
+                Made::Session(_) => Err(reused(request)),
+            };
         }
         state.check_free(execution)?;
         state.executions.insert(execution.id.clone(), Arc::clone(execution));
         if let Some(request) = &execution.request {
-            let key = (execution.principal.tenant.clone(), request.clone());
-            state.requests.insert(key, execution.id.clone());
+            let made = Made::Execution(execution.id.clone());
+            state.requests.insert((tenant.clone(), request.clone()), made);
         }
         Ok(Entered::New)
     }
@@ -146,6 +164,13 @@ impl Registry {
             .collect()
     }
 
+    /// Those of a kept session that have not ended.
+    pub fn of_session(&self, session: &Id) -> Vec<Arc<Execution>> {
+        let mut living = self.living();
+        living.retain(|execution| execution.session == *session);
+        living
+    }
+
     fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -155,37 +180,58 @@ fn sees(principal: &Principal, execution: &Execution) -> bool {
     principal.tenant == execution.principal.tenant || principal.may(Role::Operator)
 }
 
-fn same_request(known: &Arc<Execution>, new: &Execution) -> Result<Entered, Problem> {
-    if known.digest == new.digest {
-        return Ok(Entered::Known(Arc::clone(known)));
-    }
-    Err(Problem::Exists {
+/// What a request made that came before, if this is the same one.
+fn same<T>(known: Option<&Arc<T>>, request: &Id, is_same: impl Fn(&T) -> bool) -> Result<Entered<T>, Problem> {
+    let known = known.filter(|known| is_same(known));
+    known.cloned().map(Entered::Known).ok_or_else(|| reused(request))
+}
+
+fn reused(request: &Id) -> Problem {
+    Problem::Exists {
         kind: "request",
-        name: known.request.as_ref().map(Id::to_string).unwrap_or_default(),
+        name: request.to_string(),
         why: "was made before with another payload; a new request needs a new request_id",
         reason: Reason::RequestIdReused,
-    })
+    }
+}
+
+/// What is told of a session id that is not free.
+pub fn session_taken(name: &Id) -> Problem {
+    taken("session", name)
+}
+
+/// What is told of an execution id that is not free.
+pub fn execution_taken(name: &Id) -> Problem {
+    taken("execution", name)
+}
+
+fn taken(kind: &'static str, name: &Id) -> Problem {
+    Problem::Exists {
+        kind,
+        name: name.to_string(),
+        why: "was used before; leave the id out or choose another one",
+        reason: Reason::IdTaken,
+    }
 }
 
 impl State {
     /// Ids are directories and host names in the end, so they are unique among all tenants.
     fn check_free(&self, execution: &Execution) -> Result<(), Problem> {
-        let taken = |kind, name: &Id| Problem::Exists {
-            kind,
-            name: name.to_string(),
-            why: "was used before; leave the id out or choose another one",
-            reason: Reason::IdTaken,
-        };
         if self.executions.contains_key(&execution.id) {
             return Err(taken("execution", &execution.id));
         }
-        if self.executions.values().any(|other| other.session == execution.session) {
+        if execution.kept.is_none() && self.has_session(&execution.session) {
             return Err(taken("session", &execution.session));
         }
         Ok(())
     }
 
+    fn has_session(&self, id: &Id) -> bool {
+        self.sessions.contains_key(id) || self.executions.values().any(|execution| execution.session == *id)
+    }
+
     fn forget_old(&mut self, now: Instant, most: &Held) {
+        self.forget_old_sessions(now);
         while let Some(oldest) = self.ended.front() {
             let old = now.duration_since(oldest.time) >= KEPT;
             if !old && self.ended.len() <= KEPT_MAX && self.held.fits(most) {
@@ -202,8 +248,8 @@ impl State {
         if let Some(execution) = self.executions.remove(id)
             && let Some(request) = &execution.request
         {
-            self.requests
-                .remove(&(execution.principal.tenant.clone(), request.clone()));
+            let key = (execution.principal.tenant.clone(), request.clone());
+            self.requests.remove(&key);
         }
     }
 }

@@ -17,8 +17,8 @@ use crate::run::admit::Job;
 use crate::run::collect::Collection;
 use crate::run::execution::{Execution, cpus, span};
 use crate::run::finish::{Cause, Conclusion, Ended, Facts, Full, Limits};
+use crate::run::life::Times;
 use crate::run::listen::Claims;
-use crate::run::session::Times;
 use crate::status::Problem;
 
 /// All that is known at the end of an execution.
@@ -49,6 +49,8 @@ pub fn facts<'f>(
     Facts {
         ended,
         stop: execution.stop.cause(),
+        interrupted: execution.is_interrupted(),
+        signals: execution.signals_sent(),
         claim: claims.error.as_ref(),
         output_dropped: dropped(Stream::Stdout) || dropped(Stream::Stderr),
         disk_full,
@@ -62,7 +64,11 @@ pub fn facts<'f>(
             disk_bytes: job.limits.disk_bytes,
             inodes: job.limits.inodes,
             output_bytes: job.limits.output_bytes,
-            max_age_ms: job.limits.max_age_ms,
+            max_age_ms: match &execution.kept {
+                Some(session) => u64::try_from(session.age_limit().as_millis()).unwrap_or(u64::MAX),
+                None => job.limits.max_age_ms,
+            },
+            cpu_ms: job.times.cpu_ms,
         },
     }
 }
@@ -259,10 +265,14 @@ impl<'r> Report<'r> {
         } else {
             StartKind::Unspecified
         };
+        let kept = self.execution.kept.as_ref().filter(|session| session.is_up());
         SessionSummary {
             session_id: self.execution.session.to_string(),
+            kept: kept.is_some(),
+            context_id: None,
+            has_state: kept.is_some() && self.start_time.is_some(),
             start: start.into(),
-            ..SessionSummary::default()
+            expire_time: kept.map(|session| session.settings().expire_time.into()),
         }
     }
 }
@@ -286,7 +296,8 @@ fn summary(view: &View) -> StreamSummary {
     }
 }
 
-fn clamped(clamped: &Clamped) -> ClampedLimit {
+/// A quantity that was clamped, in the form of the API.
+pub fn clamped(clamped: &Clamped) -> ClampedLimit {
     if clamped.field == "cpu_millis" {
         return ClampedLimit {
             limit: "cpus".to_owned(),

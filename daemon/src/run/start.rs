@@ -1,37 +1,120 @@
-//! The start of a one-shot session: the jail is made, files go in, the program is started.
+//! The start of an execution: the jail is made where there is none, files go in, the program is started.
 
-use brig_jailer::api::{Enforced, Event, Make, Refusal, Request, Spawn, Work as SpawnWork};
-use brig_jailer::files::wire::Put;
+use std::ops::{Deref, DerefMut};
+use std::sync::Arc;
+
+use brig_jailer::api::{Enforced, Event, Make, Refusal, Spawn, Work as SpawnWork};
+use brig_jailer::files::wire::{Put, Time};
 use brig_jailer::step::Step;
 use brig_proto::v1::Reason;
 use rustix::io::Errno;
 use tracing::debug;
 
-use crate::files::Files;
+use crate::files::{Files, FilesError};
 use crate::host::Host;
-use crate::jailer::{Jail, JailerError, Message};
+use crate::jailer::{Jail, Jailer, JailerError, Message, Process};
 use crate::run::admit::{Content, Job, Work};
 use crate::run::collect::walk;
 use crate::run::journal::Kept;
+use crate::run::kept::Session;
+use crate::run::kept::helper::Lease;
+use crate::run::life::Home;
 use crate::run::watch::Pipes;
 use crate::status::{FieldProblem, Problem};
 
 /// A program that runs.
 #[derive(Debug)]
 pub struct Started {
-    pub files: Files,
+    pub workspace: Workspace,
     pub enforced: Enforced,
+    /// When the program began, as files have it: none where a snapshot counts.
+    pub since: Option<Time>,
     pub pid: u32,
     pub pipes: Pipes,
     /// The files of what is kept.
     pub kept: Kept,
 }
 
-/// Makes the session, puts the inputs in, and starts the program.
+/// The files of the session.
+#[derive(Debug)]
+pub enum Workspace {
+    Own(Files),
+    Kept(Arc<Session>),
+}
+
+/// The file helper, for one conversation.
+#[derive(Debug)]
+pub enum Helper<'w> {
+    Own(&'w mut Files),
+    Lent(Lease),
+}
+
+impl Workspace {
+    /// Waits for the file helper. The caller bounds that.
+    pub async fn helper(&mut self) -> Result<Helper<'_>, FilesError> {
+        match self {
+            Self::Own(files) => Ok(Helper::Own(files)),
+            Self::Kept(session) => session.helper.lease().await.map(Helper::Lent),
+        }
+    }
+}
+
+impl Deref for Helper<'_> {
+    type Target = Files;
+
+    fn deref(&self) -> &Files {
+        match self {
+            Self::Own(files) => files,
+            Self::Lent(lease) => lease,
+        }
+    }
+}
+
+impl DerefMut for Helper<'_> {
+    fn deref_mut(&mut self) -> &mut Files {
+        match self {
+            Self::Own(files) => files,
+            Self::Lent(lease) => lease,
+        }
+    }
+}
+
+/// Makes the session where there is none, puts the inputs in, and starts the program.
 ///
-/// A jail that was made stays in `slot` whatever happens, also when this call is dropped half way: it must be closed.
-pub async fn start(host: &Host, job: &Job, slot: &mut Option<Jail>) -> Result<Started, Problem> {
-    let make = Make {
+/// A jail that was made stays where [`Home`] says, and a program that was asked for in `slot`, whatever happens, also
+/// when this call is dropped half way: they must be ended.
+pub async fn start(host: &Host, job: &Job, home: Home<'_>, slot: &mut Option<Process>) -> Result<Started, Problem> {
+    let (mut workspace, enforced) = match home {
+        Home::Own(jail) => {
+            let (enforced, files) = make(&host.jailer, one_shot(job), jail).await?;
+            (Workspace::Own(files), enforced)
+        }
+        Home::Kept(session) => (Workspace::Kept(Arc::clone(session)), session.enforced()),
+    };
+    let since = prepare(job, &mut workspace).await?;
+    let process = slot.insert(host.jailer.spawn(order(job)).await?);
+    let (pid, pipes, kept) = started(job, process).await.map_err(|problem| match &workspace {
+        Workspace::Kept(session) if !session.is_up() || was_closed(&host.jailer, &problem) => session.closed_problem(),
+        _ => problem,
+    })?;
+    debug!(pid, "program started");
+    Ok(Started {
+        workspace,
+        enforced,
+        since,
+        pid,
+        pipes,
+        kept,
+    })
+}
+
+/// Whether nothing more is said about an execution although the jailer is there: then its session is over.
+fn was_closed(jailer: &Jailer, problem: &Problem) -> bool {
+    matches!(problem, Problem::Jailer(JailerError::Gone)) && !jailer.is_gone()
+}
+
+fn one_shot(job: &Job) -> Make {
+    Make {
         session: job.session.clone(),
         policy: job.policy.name.clone(),
         policy_hash: job.policy.hash.clone(),
@@ -39,9 +122,13 @@ pub async fn start(host: &Host, job: &Job, slot: &mut Option<Jail>) -> Result<St
         quantities: job.limits.quantities(),
         held: false,
         memo: Vec::new(),
-    };
-    let jail = slot.insert(host.jailer.make(make).await?);
-    let (enforced, mut fds) = match answer(jail).await? {
+    }
+}
+
+/// Makes a jail; it stays in `slot` whatever happens.
+pub async fn make(jailer: &Jailer, make: Make, slot: &mut Option<Jail>) -> Result<(Enforced, Files), Problem> {
+    let jail = slot.insert(jailer.make(make).await?);
+    let (enforced, mut fds) = match answer(jail.next().await)? {
         Message {
             event: Event::Made { enforced, .. },
             fds,
@@ -57,20 +144,17 @@ pub async fn start(host: &Host, job: &Job, slot: &mut Option<Jail>) -> Result<St
     let socket = fds
         .pop()
         .ok_or_else(|| unexpected("files-helper", "the file helper's socket did not come"))?;
-    let mut files = Files::new(socket).map_err(|error| unexpected("files-helper", &error.to_string()))?;
-    put_inputs(job, &mut files).await?;
-    let (pid, pipes, kept) = spawn(job, jail).await?;
-    debug!(pid, "program started");
-    Ok(Started {
-        files,
-        enforced,
-        pid,
-        pipes,
-        kept,
-    })
+    let files = Files::new(socket).map_err(|error| unexpected("files-helper", &error.to_string()))?;
+    Ok((enforced, files))
 }
 
-async fn put_inputs(job: &Job, files: &mut Files) -> Result<(), Problem> {
+/// Puts the inputs in, and remembers what is there: by a snapshot, or by the time.
+async fn prepare(job: &Job, workspace: &mut Workspace) -> Result<Option<Time>, Problem> {
+    let is_kept = matches!(workspace, Workspace::Kept(_));
+    let mut helper = workspace
+        .helper()
+        .await
+        .map_err(|error| unexpected("files-helper", &error.to_string()))?;
     for (index, input) in job.inputs.iter().enumerate() {
         let Content::Stored(stored) = &input.content else {
             continue;
@@ -81,22 +165,37 @@ async fn put_inputs(job: &Job, files: &mut Files) -> Result<(), Problem> {
             mode: input.mode,
             mtime: None,
             make_parents: true,
-            overwrite: false,
+            overwrite: is_kept,
         };
-        files
-            .put(put, stored)
-            .await
-            .map_err(|error| unexpected("inputs", &format!("inputs[{index}]: {error}")))?;
+        let result = helper.put(put, stored).await;
+        result.map_err(|error| not_put(index, &error, is_kept))?;
     }
-    files
-        .snapshot(walk(job))
-        .await
-        .map_err(|error| unexpected("snapshot", &error.to_string()))?;
-    Ok(())
+    let failed = |error: FilesError| unexpected("snapshot", &error.to_string());
+    if is_kept {
+        helper.now().await.map(Some).map_err(failed)
+    } else {
+        helper.snapshot(walk(job)).await.map(|_cut| None).map_err(failed)
+    }
 }
 
-async fn spawn(job: &Job, jail: &mut Jail) -> Result<(u32, Pipes, Kept), Problem> {
-    let request = Spawn {
+/// In a session that was used before, the place of an input may be full or taken.
+fn not_put(index: usize, error: &FilesError, is_kept: bool) -> Problem {
+    let field = format!("inputs[{index}]");
+    match error {
+        FilesError::Refused(failure) if is_kept => match Errno::from_raw_os_error(failure.errno) {
+            Errno::NOSPC | Errno::DQUOT => Problem::DiskFull(field),
+            _ => Problem::Fields(vec![FieldProblem {
+                field,
+                message: format!("can't be put where its name says: {failure}"),
+                reason: Reason::InvalidPath,
+            }]),
+        },
+        _ => unexpected("inputs", &format!("{field}: {error}")),
+    }
+}
+
+fn order(job: &Job) -> Spawn {
+    Spawn {
         session: job.session.clone(),
         execution: job.execution.clone(),
         work: match &job.work {
@@ -111,11 +210,13 @@ async fn spawn(job: &Job, jail: &mut Jail) -> Result<(u32, Pipes, Kept), Problem
         merge_stderr: job.merge_stderr,
         timeout_ms: job.limits.timeout_ms,
         terminal: None,
-        cpu_time_ms: None,
+        cpu_time_ms: job.times.cpu_ms,
         memo: Vec::new(),
-    };
-    jail.ask(Request::Spawn(request)).await?;
-    match answer(jail).await? {
+    }
+}
+
+async fn started(job: &Job, process: &mut Process) -> Result<(u32, Pipes, Kept), Problem> {
+    match answer(process.next().await)? {
         Message {
             event: Event::Spawned { pid, streams, .. },
             fds,
@@ -152,8 +253,8 @@ fn callers_mistake(job: &Job, problem: &Problem) -> Option<Problem> {
     }]))
 }
 
-async fn answer(jail: &mut Jail) -> Result<Message, Problem> {
-    jail.next().await.ok_or(Problem::Jailer(JailerError::Gone))
+fn answer(message: Option<Message>) -> Result<Message, Problem> {
+    message.ok_or(Problem::Jailer(JailerError::Gone))
 }
 
 fn refusal(message: Message, doing: &'static str) -> Problem {

@@ -1,16 +1,14 @@
 //! Executions for tests that need one but run nothing.
 
-use std::path::PathBuf;
 use std::sync::Arc;
 
 use brig_jailer::ids::Id;
 use brig_jailer::policy::{Policy, RequestedLimits};
-use brig_jailer::template::Template;
 use brig_proto::v1::{ExecutionSpec, OnDisconnect};
 
 use crate::config::Role;
 use crate::principal::Principal;
-use crate::run::admit::{ArtifactLimits, Job, Work};
+use crate::run::admit::{ArtifactLimits, Image, Job, Times, Work};
 use crate::run::execution::Execution;
 
 /// A checked command under a policy that lets everything leave, with limits as they are shipped.
@@ -23,16 +21,9 @@ pub(super) fn job(id: &str) -> Job {
     );
     let policy = Policy::parse("open", &text).unwrap();
     let (limits, clamped) = policy.resolve(&RequestedLimits::default()).unwrap();
-    let template = Template {
-        name: "base".to_owned(),
-        hash: "0".repeat(64),
+    let template = Image {
         id: "base@000000000000".to_owned(),
-        tree: PathBuf::from("/nonexistent"),
-        interpreter: None,
-        environment: Vec::new(),
-        packages: Vec::new(),
-        warm_up: None,
-        imports: Vec::new(),
+        runs_code: false,
     };
     Job {
         execution: Id::parse(id).unwrap(),
@@ -50,8 +41,9 @@ pub(super) fn job(id: &str) -> Job {
         want_inline: true,
         on_disconnect: OnDisconnect::Cancel,
         policy: Arc::new(policy),
-        template: Arc::new(template),
+        template,
         limits,
+        times: Times::default(),
         clamped,
         artifacts: ArtifactLimits {
             bytes_each: 50 << 20,
@@ -73,5 +65,5 @@ pub(super) fn principal() -> Arc<Principal> {
 
 /// An accepted execution.
 pub(crate) fn execution(id: &str, spec: ExecutionSpec) -> Arc<Execution> {
-    Arc::new(Execution::new(&job(id), spec, [0; 32], principal()))
+    Arc::new(Execution::new(&job(id), spec, [0; 32], principal(), None))
 }

@@ -8,13 +8,13 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::{Duration, Instant as StdInstant};
 
-use brig_jailer::api::{End, Event, Input, Request, Streams};
+use brig_jailer::api::{End, Event, Input, Streams};
 use brig_jailer::policy::{OnOutputLimit, Policy};
 use brig_proto::v1::NoticeKind;
 use tokio::time::{Instant, sleep_until};
 use tracing::{debug, error};
 
-use crate::jailer::Jail;
+use crate::jailer::Process;
 use crate::kernel;
 use crate::run::execution::{Execution, StopCause};
 use crate::run::finish::Ended;
@@ -103,7 +103,7 @@ impl Given {
 /// Watches a program to its end; all that it wrote and showed is in the log then. The log has the files of the
 /// execution: by [`Given::keep`], or because it was restored.
 pub async fn watch(
-    jail: &mut Jail,
+    process: &mut Process,
     execution: &Arc<Execution>,
     policy: &Arc<Policy>,
     pumps: &Arc<Pumps>,
@@ -113,7 +113,7 @@ pub async fn watch(
     let mut pump = pumps.start(&execution.log, policy, pipes, terms.patience);
     let ended = match terms.end {
         Some(end) => Ended::Told(end),
-        None => until_end(jail, execution, policy, pump.as_mut(), terms).await,
+        None => until_end(process, execution, policy, pump.as_mut(), terms).await,
     };
     if let Some(pump) = pump {
         let finish = pump.finish(StdInstant::now() + PIPES).await;
@@ -132,7 +132,7 @@ pub async fn watch(
 
 /// Waits for the end, and brings it about where it is due.
 async fn until_end(
-    jail: &mut Jail,
+    process: &mut Process,
     execution: &Execution,
     policy: &Policy,
     mut pump: Option<&mut Handle>,
@@ -145,18 +145,18 @@ async fn until_end(
     loop {
         let given_up = killed.map_or(deadline, |killed| killed + KILL);
         tokio::select! {
-            message = jail.next() => match message.map(|message| message.event) {
-                Some(Event::Ended { execution: id, end, .. }) if id == execution.id => return Ended::Told(end),
-                Some(Event::Closed { .. }) | None => return Ended::Lost,
+            message = process.next() => match message.map(|message| message.event) {
+                Some(Event::Ended { end, .. }) => return Ended::Told(end),
+                None => return Ended::Lost,
                 Some(event) => debug!(?event, "jailer event unexpected"),
             },
-            _cause = execution.stop.told(), if killed.is_none() => killed = kill(jail, execution).await,
+            _cause = execution.stop.told(), if killed.is_none() => killed = kill(process).await,
             cause = due(execution, ends_at_limit, terms.idle), if !stopping => {
                 stopping = true;
                 execution.stop.tell(cause);
             }
             input = closed_input(&mut pump) => if terms.held {
-                close_input(jail, execution, input).await;
+                process.close_input(input).await;
             },
             () = sleep_until(given_up) => match killed {
                 Some(_) => return Ended::Unconfirmed,
@@ -197,29 +197,12 @@ async fn closed_input(pump: &mut Option<&mut Handle>) -> Input {
     }
 }
 
-async fn close_input(jail: &Jail, execution: &Execution, input: Input) {
-    let request = Request::CloseInput {
-        session: jail.id().clone(),
-        execution: execution.id.clone(),
-        input,
-    };
-    if let Err(error) = jail.ask(request).await {
-        debug!(%error, "input not closed");
-    }
-}
-
 fn millis(time: Duration) -> u64 {
     u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
 }
 
-async fn kill(jail: &Jail, execution: &Execution) -> Option<Instant> {
-    let request = Request::Kill {
-        session: jail.id().clone(),
-        execution: execution.id.clone(),
-    };
-    if let Err(error) = jail.ask(request).await {
-        debug!(%error, "kill not sent");
-    }
+async fn kill(process: &Process) -> Option<Instant> {
+    process.kill().await;
     Some(Instant::now())
 }
 

@@ -1,7 +1,11 @@
-//! What is new or changed in the tree between two looks.
+//! What is new or changed in the tree between two looks, or since a time.
 //!
 //! The guest can set the time of last change to anything, but not the time of last status change (ctime), nor the
-//! inode. A file is the same if path, inode, size and ctime are.
+//! inode, nor the time at which it was made (btime). A file is the same if path, inode, size and ctime are; since a
+//! time it has changed if its ctime is of then or later, and is new if its btime is.
+//!
+//! A look by time needs no memory of an earlier one, so that several can overlap. What it can't see is a clock of the
+//! host that was set back meanwhile.
 //!
 //! Kernel: since 6.13 a tmpfs gives a change after a look a ctime of its own. Before, the ctime is as coarse as the
 //! timer tick (1 to 10 ms): a file that changed in the tick of the snapshot may change again with the same ctime, so
@@ -52,7 +56,7 @@ impl Snapshot {
         bounds: Walk,
         last_put: Option<Timespec>,
     ) -> Result<(Self, Option<Limit>), Trouble> {
-        let doubtful_since = (!tells_changes_apart(root)).then(|| next_tick(last_put));
+        let doubtful_since = fine_now(root).is_none().then(|| next_tick(last_put));
         let mut snapshot = Self {
             files: HashMap::new(),
             hasher: RandomState::new(),
@@ -166,7 +170,22 @@ impl<'c> Collection<'c> {
     }
 
     fn change(&self, path: &[u8], stat: &Stat) -> Change {
-        self.before.map_or(Change::Created, |before| before.compare(path, stat))
+        match (self.ask.since, self.before) {
+            (Some(since), _) => self.change_since(since, path, stat),
+            (None, Some(before)) => before.compare(path, stat),
+            (None, None) => Change::Created,
+        }
+    }
+
+    fn change_since(&self, since: Time, path: &[u8], stat: &Stat) -> Change {
+        let since = (since.seconds, i64::from(since.nanoseconds));
+        if pair(stat.st_ctime, stat.st_ctime_nsec) < since {
+            Change::Unchanged
+        } else if self.root.made_at(path).is_some_and(|made| made < since) {
+            Change::Modified
+        } else {
+            Change::Created
+        }
     }
 
     fn tell(&mut self, path: &[u8], change: Change) -> Result<(), Trouble> {
@@ -217,16 +236,25 @@ pub(super) fn coarse_now() -> Timespec {
     rustix::time::clock_gettime(ClockId::RealtimeCoarse)
 }
 
+/// A time that everything before lies before, and that nothing later lies before.
+///
+/// Where the kernel tells changes apart it is that of a change made for it; else the next tick after `last`.
+pub(super) fn dividing_time(root: &Root, last: Option<Timespec>) -> (i64, i64) {
+    fine_now(root).unwrap_or_else(|| next_tick(last))
+}
+
 /// Tries whether two changes in a row, looked at in between, have two ctimes; a coarse clock would have to tick thrice.
-fn tells_changes_apart(root: &Root) -> bool {
-    let Ok(file) = open_in(
+/// Gives the last one.
+///
+/// The coarse clock is no measure of those times: it may lag behind by more than a tick.
+fn fine_now(root: &Root) -> Option<(i64, i64)> {
+    let file = open_in(
         root.as_fd(),
         b".",
         OFlags::TMPFILE | OFlags::WRONLY,
         Mode::from_raw_mode(0o600),
-    ) else {
-        return false;
-    };
+    )
+    .ok()?;
     let ctime_after_change = || {
         rustix::fs::fchmod(&file, Mode::from_raw_mode(0o600)).ok()?;
         rustix::fs::fstat(file.as_fd())
@@ -234,14 +262,15 @@ fn tells_changes_apart(root: &Root) -> bool {
             .map(|stat| pair(stat.st_ctime, stat.st_ctime_nsec))
     };
     let times = [(); 4].map(|()| ctime_after_change());
-    times.iter().all(Option::is_some) && times.windows(2).all(|two| two[0] != two[1])
+    let apart = times.iter().all(Option::is_some) && times.windows(2).all(|two| two[0] != two[1]);
+    times[3].filter(|_| apart)
 }
 
-/// Waits until the tick of the last put is over, and gives the time.
-fn next_tick(last_put: Option<Timespec>) -> (i64, i64) {
+/// Waits until the tick of the last put, or of whatever else must lie before, is over, and gives the time.
+fn next_tick(last: Option<Timespec>) -> (i64, i64) {
     for _ in 0..TICKS_AWAITED {
         let now = coarse_now();
-        if last_put.is_none_or(|put| (put.tv_sec, put.tv_nsec) < (now.tv_sec, now.tv_nsec)) {
+        if last.is_none_or(|last| (last.tv_sec, last.tv_nsec) < (now.tv_sec, now.tv_nsec)) {
             break;
         }
         std::thread::sleep(Duration::from_millis(1));

@@ -7,7 +7,7 @@
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
-use rustix::fs::{AtFlags, FileType, Mode, OFlags, ResolveFlags, Stat};
+use rustix::fs::{AtFlags, FileType, Mode, OFlags, ResolveFlags, Stat, StatxFlags};
 use rustix::io::Errno;
 
 use super::wire::{Failure, Op, PATH_MAX, Skip, Space};
@@ -120,6 +120,16 @@ impl Root {
             FileType::RegularFile => Ok(()),
             _ => Err(Skip::Device),
         }
+    }
+
+    /// When a file was made, in seconds and nanoseconds: no guest can change that.
+    ///
+    /// Kernel: tmpfs keeps it since 5.19.
+    pub(super) fn made_at(&self, path: &[u8]) -> Option<(i64, i64)> {
+        let (parent, name) = self.parent(path).ok()?;
+        let stat = rustix::fs::statx(&parent, name, AtFlags::SYMLINK_NOFOLLOW, StatxFlags::BTIME).ok()?;
+        let told = StatxFlags::from_bits_retain(stat.stx_mask).contains(StatxFlags::BTIME);
+        told.then_some((stat.stx_btime.tv_sec, stat.stx_btime.tv_nsec.into()))
     }
 
     /// Opens a directory by its name in another, on the same file system.

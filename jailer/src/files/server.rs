@@ -7,13 +7,13 @@ use rustix::time::Timespec;
 
 use crate::faults::{Point, point};
 
-use super::changes::{Collection, Snapshot, coarse_now};
+use super::changes::{Collection, Snapshot, coarse_now, dividing_time};
 pub use super::connection::Broken;
 use super::connection::Connection;
 use super::inspect;
 use super::root::Root;
 use super::transfer::{Trouble, Upload, send_file};
-use super::wire::{Failure, Put, Request, Response, Walk};
+use super::wire::{Failure, Put, Request, Response, Time, Walk};
 
 /// Answers whatever is asked first with a failure, and serves nothing.
 pub fn refuse(socket: UnixStream, failure: Failure) -> Result<(), Broken> {
@@ -30,6 +30,8 @@ pub struct Server {
     snapshot: Option<Snapshot>,
     /// When the last file was put in its place.
     last_put: Option<Timespec>,
+    /// When the files were last listed, or the helper began.
+    last_look: Timespec,
 }
 
 impl Server {
@@ -40,6 +42,7 @@ impl Server {
             root,
             snapshot: None,
             last_put: None,
+            last_look: coarse_now(),
         }
     }
 
@@ -68,9 +71,12 @@ impl Server {
                 send_file(&self.root, &get, &mut self.connection)
             }
             Request::Snapshot(bounds) => self.take_snapshot(bounds),
+            Request::Now => Ok(Response::Now(self.now())),
             Request::Collect(ask) => {
                 point(Point::FilesCollect);
-                Collection::run(&self.root, &ask, self.snapshot.as_ref(), &mut self.connection)
+                let collected = Collection::run(&self.root, &ask, self.snapshot.as_ref(), &mut self.connection);
+                self.last_look = coarse_now();
+                collected
             }
             Request::Inspect(ask) => Ok(Response::Inspected(inspect::inspect(&self.root, &ask)?)),
         }
@@ -91,6 +97,17 @@ impl Server {
         let sum = upload.and_then(Upload::finish)?;
         self.last_put = Some(coarse_now());
         Ok(Response::Stored(sum))
+    }
+
+    /// A time after all that was put in, and after all that the last look saw.
+    fn now(&self) -> Time {
+        let order = |time: &Timespec| (time.tv_sec, time.tv_nsec);
+        let last = self.last_put.into_iter().chain([self.last_look]).max_by_key(order);
+        let (seconds, nanoseconds) = dividing_time(&self.root, last);
+        Time {
+            seconds,
+            nanoseconds: u32::try_from(nanoseconds).unwrap_or(0),
+        }
     }
 
     fn take_snapshot(&mut self, bounds: Walk) -> Result<Response, Trouble> {

@@ -20,8 +20,8 @@ use sha2::{Digest, Sha256};
 use super::root::Root;
 use super::server::{Broken, Server};
 use super::wire::{
-    CHUNK_MAX, Collect, Collected, Failure, Found, Get, HEADER, Put, Request, Response, Skip, Sum, Walk, body_length,
-    decode, encode,
+    CHUNK_MAX, Collect, Collected, Failure, Found, Get, HEADER, Put, Request, Response, Skip, Sum, Time, Walk,
+    body_length, decode, encode,
 };
 
 /// Wide bounds, for tests of something else.
@@ -141,6 +141,14 @@ impl Client {
         }
     }
 
+    fn now(&mut self) -> Time {
+        self.send(&Request::Now);
+        match self.receive() {
+            Response::Now(time) => time,
+            other => panic!("{other:?}"),
+        }
+    }
+
     fn collect(&mut self, ask: Collect) -> Collection {
         self.send(&Request::Collect(ask));
         let mut collection = Collection::default();
@@ -203,6 +211,7 @@ fn get_of(path: impl AsRef<[u8]>) -> Get {
 fn everything() -> Collect {
     Collect {
         walk: WALK,
+        since: None,
         max_files: 100_000,
         max_bytes_each: None,
         expected: Vec::new(),

@@ -9,6 +9,7 @@
 //! | `Put`, `Data`..., `End` | `Stored` |
 //! | `Get` | `Data`..., `End` |
 //! | `Snapshot` | `Snapshotted` |
+//! | `Now` | `Now` |
 //! | `Collect` | `Found` and `Skipped`..., `Collected` |
 //! | `Inspect` | `Inspected` |
 //!
@@ -47,7 +48,9 @@ pub enum Request {
     Get(Get),
     /// Remembers what is there, for `Collect` to tell what is new.
     Snapshot(Walk),
-    /// Tells what is new or changed since the last `Snapshot`; without one, everything is new.
+    /// Asks for a time that divides what was put in and collected before from what will change afterwards.
+    Now,
+    /// Tells what is new or changed since a time, or since the last `Snapshot`; without either, everything is new.
     Collect(Collect),
     /// Looks into a file.
     Inspect(Inspect),
@@ -101,6 +104,9 @@ pub const DEPTH_MAX: u32 = 64;
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Collect {
     pub walk: Walk,
+    /// A time that `Now` gave: what has a status change of then or later is new or changed, whoever changed it. It
+    /// counts in place of a `Snapshot`, and several looks can have times of their own.
+    pub since: Option<Time>,
     /// Files told as found; those beyond are only counted.
     pub max_files: u32,
     /// Size above which a file is skipped; absent is any size.
@@ -131,6 +137,8 @@ pub enum Response {
     Data(#[serde(with = "bulk")] Vec<u8>),
     /// All bytes that were asked for came; what was sent.
     End(Sum),
+    /// The time, as files get it for a change from here on.
+    Now(Time),
     Snapshotted {
         /// Files remembered.
         files: u64,

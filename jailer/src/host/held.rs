@@ -9,7 +9,7 @@ use super::Grace;
 use super::events::Timer;
 use super::serve::Jailer;
 use super::session::{Phase, Session};
-use crate::api::{Cause, CloseReason, End, Event, HeldExecution, Input, MEMO_MAX, Streams};
+use crate::api::{Cause, CloseReason, End, Event, HeldExecution, Input, MEMO_MAX, SESSION_MEMO_MAX, Streams};
 use crate::faults::{Point, point};
 use crate::ids::Id;
 use crate::step::SysError;
@@ -222,7 +222,12 @@ impl Jailer {
 
     /// Replaces a memo. What is too large is a fault of the client that it finds out when it comes back.
     pub(super) fn note(&mut self, id: &Id, execution: Option<&Id>, memo: Vec<u8>) {
-        let Some(session) = self.sessions.get_mut(id).filter(|_| memo.len() <= MEMO_MAX) else {
+        let most = if execution.is_some() {
+            MEMO_MAX
+        } else {
+            SESSION_MEMO_MAX
+        };
+        let Some(session) = self.sessions.get_mut(id).filter(|_| memo.len() <= most) else {
             return tracing::warn!(session = %id, bytes = memo.len(), "memo not kept");
         };
         match execution {

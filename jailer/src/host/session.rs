@@ -14,7 +14,7 @@ use super::executions::Execution;
 use super::held::{Ended, millis};
 use super::serve::Jailer;
 use super::uids::Block;
-use crate::api::{Cause, CloseReason, Enforced, Event, Held, MEMO_MAX, Make, Quantities, Refusal};
+use crate::api::{Cause, CloseReason, Enforced, Event, Held, Make, Quantities, Refusal, SESSION_MEMO_MAX};
 use crate::cgroup::{IoPlan, Leaf, SessionGroups};
 use crate::faults::{Point, point};
 use crate::ids::Id;
@@ -127,8 +127,8 @@ impl Jailer {
         if self.sessions.contains_key(&request.session) || self.departed.contains_key(&request.session) {
             return Err(invalid("session_id", format!("{} exists already", request.session)));
         }
-        if request.memo.len() > MEMO_MAX {
-            return Err(invalid("memo", format!("is larger than {MEMO_MAX} bytes")));
+        if request.memo.len() > SESSION_MEMO_MAX {
+            return Err(invalid("memo", format!("is larger than {SESSION_MEMO_MAX} bytes")));
         }
         if self.sessions.len() as u64 >= self.ceilings.sessions {
             return Err(Refusal::Busy(format!(

@@ -221,17 +221,8 @@ fn what_is_not_built_is_refused_and_never_passed_over() {
         ..sh("true")
     });
     assert_eq!(open.fields, ["stdin_open"]);
-    let idle = daemon.refused(ExecutionSpec {
-        limits: Some(Limits {
-            idle_time: Some(span(Duration::from_secs(1))),
-            ..Limits::default()
-        }),
-        ..sh("true")
-    });
-    assert_eq!(idle.fields, ["limits.idle_time"]);
-    let call = daemon
-        .wait(daemon.client().execute(brig_proto::v1::ExecuteRequest::default()))
-        .unwrap_err();
+    let input = brig_proto::v1::ExecutionsCloseInputRequest::default();
+    let call = daemon.wait(daemon.client().close_input(input)).unwrap_err();
     assert_eq!(call.code(), Answer::Unimplemented);
 }
 

@@ -2,12 +2,11 @@
 
 use brig_jailer::plan::HOME;
 use brig_jailer::policy::Policy;
-use brig_jailer::template::Template;
 use brig_proto::sizes;
 use brig_proto::v1::execution_spec::Work as SpecWork;
 use brig_proto::v1::{Code, Command, ExecutionSpec, Reason};
 
-use super::{Work, or, short};
+use super::{Image, Work, or, short};
 use crate::run::fields::Fields;
 use crate::status::Problem;
 
@@ -114,9 +113,9 @@ fn check_arguments(field: &str, arguments: &[impl AsRef<[u8]>], fields: &mut Fie
     }
 }
 
-pub(super) fn check_interpreter(work: &Work, template: &Template) -> Result<(), Problem> {
+pub(super) fn check_interpreter(work: &Work, template: &Image) -> Result<(), Problem> {
     let mut fields = Fields::default();
-    if matches!(work, Work::Code { .. }) && template.interpreter.is_none() {
+    if matches!(work, Work::Code { .. }) && !template.runs_code {
         let message = format!("{} has no interpreter for code; it runs commands", template.id);
         fields.wrong("template", Reason::NotApplicable, message);
     }

@@ -12,6 +12,7 @@ const LIMITS: Limits = Limits {
     inodes: 50_000,
     output_bytes: 8 << 20,
     max_age_ms: 3_600_000,
+    cpu_ms: Some(2_000),
 };
 
 fn end(exit: Exit, cause: Option<JailCause>) -> End {
@@ -28,6 +29,8 @@ fn facts(ended: Ended) -> Facts<'static> {
     Facts {
         ended,
         stop: None,
+        interrupted: false,
+        signals: 0,
         claim: None,
         output_dropped: false,
         disk_full: None,
@@ -317,4 +320,100 @@ fn what_is_stopped_before_it_starts_is_cancelled() {
         (conclusion.status, conclusion.cause.unwrap().kind),
         (Status::Cancelled, CauseKind::ClientGone)
     );
+}
+
+#[test]
+fn a_child_killed_for_memory_explains_why_the_code_failed() {
+    let failed = End {
+        oom_kills: 1,
+        ..end(Exit::Code(1), None)
+    };
+    let conclusion = conclude(&facts(Ended::Told(failed)));
+    assert_eq!(
+        (conclusion.status, conclusion.cause, conclusion.limits_hit),
+        (Status::Error, None, vec![CauseKind::Memory])
+    );
+    assert!(
+        conclusion
+            .hint
+            .unwrap()
+            .starts_with("A process that the code started was killed")
+    );
+}
+
+#[test]
+fn limits_of_time_beside_the_timeout_are_timeouts_with_causes_of_their_own() {
+    let mut used = end(Exit::Signal(9), Some(JailCause::CpuTime));
+    used.usage.cpu_us = 2_150_000;
+    let cpu = conclude(&facts(Ended::Told(used)));
+    let cause = cpu.cause.unwrap();
+    assert_eq!(cpu.status, Status::Timeout);
+    assert_eq!(
+        (cause.kind, cause.limit, cause.used),
+        (CauseKind::CpuTime, Some(2_000), Some(2_150))
+    );
+    assert_eq!(cpu.limits_hit, [CauseKind::CpuTime]);
+    let idle = conclude(&Facts {
+        stop: Some(StopCause::IdleTime(700)),
+        ..told(Exit::Signal(9), Some(JailCause::Asked))
+    });
+    let cause = idle.cause.unwrap();
+    assert_eq!(
+        (idle.status, cause.kind, cause.limit),
+        (Status::Timeout, CauseKind::IdleTime, Some(700))
+    );
+    assert_eq!(idle.limits_hit, [CauseKind::IdleTime]);
+}
+
+#[test]
+fn an_interrupt_is_an_error_unless_the_code_survives_it() {
+    let interrupted = |ended| Facts {
+        interrupted: true,
+        ..ended
+    };
+    let error = (Status::Error, Some(CauseKind::Interrupt));
+    assert_eq!(short(&interrupted(told(Exit::Code(130), None))), error);
+    assert_eq!(short(&interrupted(told(Exit::Signal(2), None))), error);
+    assert_eq!(short(&interrupted(told(Exit::Code(0), None))), (Status::Success, None));
+    assert_eq!(short(&interrupted(told(Exit::Code(3), None))), (Status::Error, None));
+    let ignored = Facts {
+        stop: Some(StopCause::Interrupt),
+        ..interrupted(told(Exit::Signal(9), Some(JailCause::Asked)))
+    };
+    assert_eq!(short(&ignored), error);
+    assert_eq!(short(&told(Exit::Code(130), None)), (Status::Error, None));
+    assert_eq!(
+        short(&told(Exit::Signal(2), None)),
+        (Status::Killed, Some(CauseKind::Signal))
+    );
+}
+
+#[test]
+fn the_end_of_a_session_ends_what_runs_in_it_for_that_cause() {
+    let asked = |stop| Facts {
+        stop: Some(stop),
+        ..told(Exit::Signal(9), Some(JailCause::Asked))
+    };
+    assert_eq!(
+        short(&asked(StopCause::SessionClosed)),
+        (Status::Cancelled, Some(CauseKind::SessionClosed))
+    );
+    let age = (Status::Timeout, Some(CauseKind::SessionAge));
+    assert_eq!(short(&asked(StopCause::SessionAge)), age);
+    assert_eq!(short(&told(Exit::Signal(9), Some(JailCause::SessionAge))), age);
+}
+
+#[test]
+fn a_signal_that_a_caller_sent_is_told_as_theirs() {
+    let message = |signals| {
+        let conclusion = conclude(&Facts {
+            signals,
+            ..told(Exit::Signal(15), None)
+        });
+        (conclusion.status, conclusion.cause.unwrap().message)
+    };
+    let said = |who: &str| (Status::Killed, format!("the program was ended by signal 15, {who}"));
+    assert_eq!(message(signal_bit(15) | signal_bit(1)), said("which a caller sent"));
+    assert_eq!(message(signal_bit(16)), said("which Brig did not send"));
+    assert_eq!([signal_bit(1), signal_bit(64), signal_bit(0)], [1, 1 << 63, 0]);
 }

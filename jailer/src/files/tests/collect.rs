@@ -85,6 +85,73 @@ fn a_change_at_once_after_the_snapshot_is_seen_although_size_and_mtime_are_the_s
 }
 
 #[test]
+fn since_a_time_everything_that_changed_is_told_whoever_looks_and_nothing_before() {
+    let place = Place::tmpfs("1M", "100");
+    let mut client = place.serve();
+    for name in ["same", "rewritten", "touched", "early"] {
+        client.put(put_of(name, 3), b"abc").unwrap();
+    }
+    let first = client.now();
+    place.write("rewritten", "xyz");
+    let back = |name: &str| {
+        let file = std::fs::File::options().write(true).open(place.join(name)).unwrap();
+        file.set_modified(SystemTime::UNIX_EPOCH).unwrap();
+    };
+    back("rewritten");
+    let since = |since| Collect {
+        since: Some(since),
+        expected: vec![b"same".to_vec()],
+        ..everything()
+    };
+    client.collect(since(first));
+    let second = client.now();
+    place.write("new", "1");
+    back("new");
+    back("touched");
+    let changes = |collection: Collection| -> Vec<_> {
+        let found = collection.found.iter();
+        found.map(|found| (text(&found.path), found.change)).collect()
+    };
+    let told = |changes: &[(&str, Change)]| -> Vec<_> {
+        changes
+            .iter()
+            .map(|(path, change)| ((*path).to_owned(), *change))
+            .collect()
+    };
+    let later = [
+        ("new", Change::Created),
+        ("same", Change::Unchanged),
+        ("touched", Change::Modified),
+    ];
+    assert_eq!(changes(client.collect(since(second))), told(&later));
+    let all = [later[0], ("rewritten", Change::Modified), later[1], later[2]];
+    assert_eq!(changes(client.collect(since(first))), told(&all));
+}
+
+#[test]
+fn a_time_lies_after_what_was_put_and_collected_and_before_what_changes_at_once() {
+    let place = Place::tmpfs("1M", "100");
+    let mut client = place.serve();
+    let since = |since| Collect {
+        since: Some(since),
+        ..everything()
+    };
+    for round in 0..20 {
+        client.put(put_of("input", 3), b"abc").unwrap();
+        let now = client.now();
+        let name = format!("new{round}");
+        place.write(&name, "x");
+        assert_eq!(client.collect(since(now)).paths(), [name.as_str()], "round {round}");
+        let next = client.now();
+        assert_eq!(
+            client.collect(since(next)).paths(),
+            Vec::<String>::new(),
+            "round {round}"
+        );
+    }
+}
+
+#[test]
 fn what_programs_keep_for_themselves_is_ignored_unless_expected() {
     let place = Place::new();
     for directory in [

@@ -66,6 +66,7 @@ fn a_sparse_file_of_a_terabyte_is_seen_for_what_it_is() {
     let found = client.collect(everything()).found;
     assert_eq!((found[0].size, found[0].allocated), (1 << 40, 0));
     let collection = client.collect(Collect {
+        since: None,
         max_bytes_each: Some(50 << 20),
         ..everything()
     });

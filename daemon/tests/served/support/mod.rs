@@ -2,20 +2,28 @@
 //!
 //! It shows that brigd keeps its side of the contract. That jails hold is shown elsewhere, with the real jailer.
 
+pub(crate) mod helper;
 pub(crate) mod jailer;
 
 use std::path::Path;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use brig_daemon::config::{Config, Limits};
 use brig_daemon::jailer::Jailer;
+use brig_daemon::listener;
 use brig_daemon::options::StartError;
-use brig_daemon::{listener, server};
+use brig_daemon::run::kept::adopt::adopt;
+use brig_daemon::server::{self, Ending};
 use brig_jailer::units::Span;
 use brig_proto::v1::execution_event::Event;
 use brig_proto::v1::execution_spec::Work;
 use brig_proto::v1::executions_client::ExecutionsClient;
-use brig_proto::v1::{Command, ExecutionEvent, ExecutionResult, ExecutionSpec, RunRequest, run_request};
+use brig_proto::v1::sessions_client::SessionsClient;
+use brig_proto::v1::{
+    Command, ExecuteRequest, ExecutionEvent, ExecutionResult, ExecutionSpec, RunRequest, Session, SessionState,
+    SessionsCloseRequest, SessionsCreateRequest, SessionsGetRequest, run_request,
+};
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 use tonic::transport::{Channel, Endpoint};
@@ -54,19 +62,21 @@ pub(crate) async fn daemon(behaviour: Behaviour, running: usize) -> Option<Daemo
         limits: Limits {
             running,
             queue: 2,
+            sessions: 2,
             connections: 8,
             drain: Span::from_millis(500),
-            ..Limits::default()
         },
         ..Config::default()
     };
     let (jailer, socket) = StandIn::start(behaviour);
-    let host = server::open(&config, Jailer::start(socket).await.unwrap()).unwrap();
+    let (jailer_of_host, held) = Jailer::start(socket).await.unwrap();
+    let host = server::open(&config, jailer_of_host).unwrap();
+    adopt(&host, held).await.unwrap();
     let listener = listener::bind(&config).unwrap();
     let shutdown = CancellationToken::new();
     let served = tokio::spawn({
         let shutdown = shutdown.clone();
-        async move { server::run(listener, host, shutdown).await }
+        async move { server::run(listener, host, shutdown, Ending::CloseSessions).await }
     });
     Some(Daemon {
         directory,
@@ -106,6 +116,66 @@ impl Daemon {
     /// Connects a client of Executions.
     pub(crate) async fn client(&self) -> ExecutionsClient<Channel> {
         ExecutionsClient::new(self.channel().await)
+    }
+
+    /// Connects a client of Sessions.
+    pub(crate) async fn sessions(&self) -> SessionsClient<Channel> {
+        SessionsClient::new(self.channel().await)
+    }
+
+    /// Makes a session under a name.
+    pub(crate) async fn session(&self, id: &str) {
+        let request = SessionsCreateRequest {
+            session_id: id.to_owned(),
+            ..SessionsCreateRequest::default()
+        };
+        self.create(request).await.unwrap();
+    }
+
+    /// Makes a session.
+    pub(crate) async fn create(&self, request: SessionsCreateRequest) -> Result<Session, Status> {
+        let answer = self.sessions().await.create(request).await?;
+        Ok(answer.into_inner().session.unwrap())
+    }
+
+    /// Shows a session.
+    pub(crate) async fn shown(&self, id: &str) -> Session {
+        let session_id = id.to_owned();
+        let answer = self.sessions().await.get(SessionsGetRequest { session_id }).await;
+        answer.unwrap().into_inner().session.unwrap()
+    }
+
+    /// Closes a session.
+    pub(crate) async fn close(&self, id: &str) -> Session {
+        let request = SessionsCloseRequest {
+            session_id: id.to_owned(),
+            ..SessionsCloseRequest::default()
+        };
+        let answer = self.sessions().await.close(request).await;
+        answer.unwrap().into_inner().session.unwrap()
+    }
+
+    /// Waits until a session is closed.
+    pub(crate) async fn closed(&self, id: &str) -> Session {
+        let deadline = Instant::now() + Duration::from_secs(10);
+        loop {
+            let session = self.shown(id).await;
+            if session.state() == SessionState::Closed {
+                return session;
+            }
+            assert!(Instant::now() < deadline, "{session:?}");
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    }
+
+    /// Starts something in a session.
+    pub(crate) async fn execute(&self, id: &str, spec: ExecutionSpec) -> Result<Streaming<ExecutionEvent>, Status> {
+        let request = ExecuteRequest {
+            session_id: id.to_owned(),
+            context_id: String::new(),
+            spec: Some(spec),
+        };
+        Ok(self.client().await.execute(request).await?.into_inner())
     }
 
     /// Starts a run of one message.

@@ -1,7 +1,4 @@
-//! One-shot runs through a real socket, with a stand-in for the jailer.
-#![allow(clippy::unwrap_used, reason = "a test that can't go on should stop")]
-
-mod support;
+//! One-shot runs.
 
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
@@ -17,8 +14,8 @@ use brig_proto::v1::{
 use tonic::Code;
 use tonic_types::StatusExt;
 
-use support::jailer::Behaviour;
-use support::{daemon, drain, next, result, sh};
+use crate::support::jailer::Behaviour;
+use crate::support::{daemon, drain, next, result, sh};
 
 fn cause(result: &v1::ExecutionResult) -> CauseKind {
     result.cause.as_ref().unwrap().kind()
@@ -487,7 +484,7 @@ async fn inputs_go_in_under_safe_names_before_the_code_starts() {
         .map(|input| (input.path.clone(), input.size_bytes))
         .collect();
     assert_eq!(inputs, [("q3_sales_1.csv".to_owned(), 3), ("b".to_owned(), 1)]);
-    let stored = daemon.jailer.stored.lock().unwrap().clone();
+    let stored = daemon.jailer.files.stored.lock().unwrap().clone();
     assert_eq!(
         stored,
         [
@@ -644,10 +641,10 @@ async fn what_is_not_built_says_so_and_the_host_says_what_is() {
         return;
     };
     let channel = daemon.channel().await;
-    let mut sessions = v1::sessions_client::SessionsClient::new(channel.clone());
-    let refused = sessions.create(v1::SessionsCreateRequest::default()).await.unwrap_err();
+    let mut contexts = v1::contexts_client::ContextsClient::new(channel.clone());
+    let refused = contexts.create(v1::ContextsCreateRequest::default()).await.unwrap_err();
     assert_eq!(refused.code(), Code::Unimplemented);
-    assert!(refused.message().starts_with("Sessions.Create is not built yet"));
+    assert!(refused.message().starts_with("Contexts.Create is not built yet"));
     let mut host = v1::host_client::HostClient::new(channel);
     let shown = host.get(v1::HostGetRequest {}).await.unwrap().into_inner();
     assert!(shown.features.contains(&"run".to_owned()));

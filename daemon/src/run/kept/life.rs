@@ -1,0 +1,172 @@
+//! The life of a kept session: make, wait for its end, close.
+//!
+//! The list is [`run`]. It ends by itself when it was idle for too long or has expired, when somebody asks for it, when
+//! its pid 1 dies or its file helper can't be kept. Executions that run then are told, and waited for, before the
+//! session counts as closed.
+
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+
+use brig_jailer::api::{CloseReason, Event, Make, Request};
+use brig_proto::v1::SessionCloseReason;
+use tokio::time::{Instant, sleep_until, timeout};
+use tracing::{Instrument, error, info, info_span, warn};
+
+use super::{Session, helper};
+use crate::files::Files;
+use crate::host::Host;
+use crate::jailer::Jail;
+use crate::ledger::SessionClosed;
+use crate::run::execution::StopCause;
+use crate::run::session::CLOSE;
+use crate::run::start::make;
+use crate::slots::Slot;
+use crate::status::Problem;
+
+/// How long executions may take to end that were told to; their kills and their records are bounded by themselves.
+const EXECUTIONS: Duration = Duration::from_secs(15);
+
+/// Makes a session and lives with it to its end.
+pub async fn run(host: Arc<Host>, session: Arc<Session>, inbox: helper::Inbox, place: Slot) {
+    let span = info_span!("session", id = %session.id, tenant = %session.principal.tenant);
+    async {
+        info!(policy = %session.policy.id(), template = %session.template.id, "session accepted");
+        let mut jail = None;
+        match make_in_time(&host, &session, &mut jail).await {
+            Ok(files) => {
+                tokio::spawn(helper::serve(
+                    Arc::downgrade(&session),
+                    host.jailer.clone(),
+                    files,
+                    inbox,
+                ));
+                live(&session, &mut jail).await;
+            }
+            Err(problem) => {
+                warn!(%problem, reason = problem.reason().name(), "session not made");
+                session.refuse(problem.status());
+                session.end(SessionCloseReason::Failed);
+            }
+        }
+        close(&host, &session, jail).await;
+        drop(place);
+    }
+    .instrument(span)
+    .await;
+}
+
+/// Makes the jail, unless somebody has the session end before.
+async fn make_in_time(host: &Host, session: &Session, slot: &mut Option<Jail>) -> Result<Files, Problem> {
+    let most = session.limits.start_timeout_ms;
+    let deadline = Instant::now() + Duration::from_millis(most);
+    let request = Make {
+        session: session.id.clone(),
+        policy: session.policy.name.clone(),
+        policy_hash: session.policy.hash.clone(),
+        template: session.template.id.clone(),
+        quantities: session.limits.quantities(),
+        held: true,
+        memo: Vec::new(),
+    };
+    tokio::select! {
+        biased;
+        _reason = session.told_to_end() => Err(session.closed_problem()),
+        made = make(&host.jailer, request, slot) => {
+            let (enforced, files) = made?;
+            session.made(enforced);
+            info!("session up");
+            Ok(files)
+        }
+        () = sleep_until(deadline) => Err(Problem::StartTimeout(most, "its session was being made")),
+    }
+}
+
+/// Waits for the reason that it ends for.
+async fn live(session: &Session, slot: &mut Option<Jail>) {
+    let Some(jail) = slot else { return };
+    let mut changes = session.watch();
+    while session.is_up() {
+        changes.mark_unchanged();
+        let due = session.due();
+        tokio::select! {
+            message = jail.next() => match message.map(|message| (message.event, message.fds)) {
+                Some((Event::Files { .. }, mut fds)) => {
+                    if let Some(socket) = fds.pop() {
+                        session.helper.arrived(socket);
+                    }
+                }
+                Some((Event::Closed { reason, .. }, _)) => session.end(close_reason(reason)),
+                Some(_) => {}
+                None => session.end(SessionCloseReason::Lost),
+            },
+            // The sender lives as long as the session.
+            _ = changes.changed() => {}
+            () = sleep_until(due.at) => session.end_if_due(),
+        }
+    }
+}
+
+/// Ends what runs in it, and the jail, and records it.
+async fn close(host: &Host, session: &Arc<Session>, jail: Option<Jail>) {
+    let reason = session.told_to_end().await;
+    info!(reason = reason.as_str_name(), "session closing");
+    if let Some(cause) = stop_cause(reason) {
+        for execution in host.registry.of_session(&session.id) {
+            execution.stop.tell(cause);
+        }
+    }
+    let mut confirmed = true;
+    if let Some(mut jail) = jail {
+        confirmed = jail.close(CLOSE).await;
+    }
+    if timeout(EXECUTIONS, session.unused()).await.is_err() {
+        warn!("executions of a closed session did not end");
+    }
+    let record = SessionClosed {
+        session: session.id.clone(),
+        reason: word(reason),
+        time: SystemTime::now(),
+    };
+    match host.ledger.session_closed(record).await {
+        Ok(()) => {
+            let request = Request::Forget {
+                session: session.id.clone(),
+                execution: None,
+            };
+            // A jailer that is gone has forgotten.
+            let _ = host.jailer.ask(request).await;
+        }
+        Err(error) => error!(%error, "ledger session close failed"),
+    }
+    session.helper.end();
+    session.ended();
+    host.registry.session_ended(session);
+    info!(confirmed, "session closed");
+}
+
+/// What the executions of a session end of when it does.
+fn stop_cause(reason: SessionCloseReason) -> Option<StopCause> {
+    match reason {
+        SessionCloseReason::Asked | SessionCloseReason::Idle => Some(StopCause::SessionClosed),
+        SessionCloseReason::Expired => Some(StopCause::SessionAge),
+        SessionCloseReason::Shutdown => Some(StopCause::Shutdown),
+        // The jailer tells what became of them.
+        _ => None,
+    }
+}
+
+/// Why the jailer closed a session that nobody here closed.
+pub fn close_reason(reason: CloseReason) -> SessionCloseReason {
+    match reason {
+        CloseReason::SessionAge => SessionCloseReason::Expired,
+        CloseReason::Died => SessionCloseReason::Died,
+        CloseReason::Asked => SessionCloseReason::Shutdown,
+        CloseReason::Abandoned => SessionCloseReason::Lost,
+    }
+}
+
+/// A reason as the ledger writes it.
+pub fn word(reason: SessionCloseReason) -> String {
+    let name = reason.as_str_name();
+    name.trim_start_matches("SESSION_CLOSE_REASON_").to_lowercase()
+}

@@ -1,0 +1,297 @@
+//! The life of an execution: wait for a place, start, watch, collect, record.
+//!
+//! The list is [`live`]. Until the code starts, everything together has `start_timeout`, and what fails is told to the
+//! caller as the status of its call; afterwards everything is told by the result.
+
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+
+use brig_jailer::api::Event;
+use brig_proto::v1::{ExecutionStarted, NoticeKind, StartKind};
+use tokio::time::Instant;
+use tracing::{error, info, warn};
+
+use crate::host::Host;
+use crate::jailer::{Jail, Process};
+use crate::kernel;
+use crate::run::admit::{Job, Work};
+use crate::run::collect::{Collection, collect};
+use crate::run::execution::{Execution, StopCause};
+use crate::run::finish::{Ended, conclude, stopped_early};
+use crate::run::kept::Session;
+use crate::run::queue::{Permit, Place};
+use crate::run::report::{self, Report};
+use crate::run::start::{Started, start};
+use crate::run::watch::{Given, Terms, watch};
+use crate::status::Problem;
+
+/// How long a program that was called off may take to end.
+const CALL_OFF: Duration = Duration::from_secs(10);
+
+/// Times of one execution, beside the code's own.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Times {
+    pub queued: Duration,
+    pub startup: Duration,
+    pub ran: Duration,
+    pub collect: Duration,
+}
+
+/// Where an execution takes place.
+#[derive(Debug)]
+pub enum Home<'h> {
+    /// In a jail that is made for it, and stays here to be closed.
+    Own(&'h mut Option<Jail>),
+    /// In a session that stays.
+    Kept(&'h Arc<Session>),
+}
+
+/// Why the code did not start.
+enum NotStarted {
+    Stopped(StopCause),
+    Failed(Problem),
+}
+
+/// Everything up to the answer. Gives back what is to be held until the session is free of it.
+pub async fn live(
+    host: &Host,
+    execution: &Arc<Execution>,
+    mut job: Job,
+    place: Place,
+    home: Home<'_>,
+) -> Option<Permit> {
+    info!(policy = %execution.policy, template = %execution.template, "execution accepted");
+    let accepted = Instant::now();
+    let deadline = accepted + Duration::from_millis(job.limits.start_timeout_ms);
+    let mut times = Times::default();
+    let permit = match within(execution, deadline, &job, "it waited for a place", wait(place)).await {
+        Ok(permit) => permit,
+        Err(why) => {
+            times.queued = accepted.elapsed();
+            not_started(host, execution, why, times).await;
+            return None;
+        }
+    };
+    times.queued = accepted.elapsed();
+    tell_clamped(execution, &job);
+    let mut process = None;
+    let starting = start(host, &job, home, &mut process);
+    let doing = match execution.kept {
+        Some(_) => "its program was being started",
+        None => "its session was being made",
+    };
+    let starting = within(execution, deadline, &job, doing, starting).await;
+    times.startup = accepted.elapsed() - times.queued;
+    match (starting, process) {
+        (Ok(started), Some(process)) => {
+            job.inputs.clear();
+            to_end(host, execution, &mut job, process, started, times).await;
+        }
+        (Err(why), process) => {
+            not_started(host, execution, why, times).await;
+            if let Some(process) = process
+                && execution.kept.is_some()
+            {
+                call_off(process).await;
+            }
+        }
+        (Ok(_), None) => {
+            let problem = Problem::Configuration("a started program is not there".to_owned());
+            not_started(host, execution, NotStarted::Failed(problem), times).await;
+        }
+    }
+    Some(permit)
+}
+
+/// Ends a program that was asked for and is not wanted, in a session that stays.
+async fn call_off(mut process: Process) {
+    let calling_off = async {
+        while let Some(message) = process.next().await {
+            match message.event {
+                // Before it runs, it can't be killed.
+                Event::Spawned { .. } => process.kill().await,
+                Event::Ended { .. } => return process.forget().await,
+                _ => return,
+            }
+        }
+    };
+    if tokio::time::timeout(CALL_OFF, calling_off).await.is_err() {
+        warn!("a program that was called off did not end");
+    }
+}
+
+async fn wait(place: Place) -> Result<Permit, Problem> {
+    match place {
+        Place::Now(permit) => Ok(permit),
+        Place::Later(ticket) => Ok(ticket.wait().await),
+    }
+}
+
+/// Bounds a part of the start by the deadline and by whoever wants the execution to stop.
+async fn within<T>(
+    execution: &Execution,
+    deadline: Instant,
+    job: &Job,
+    doing: &'static str,
+    work: impl Future<Output = Result<T, Problem>>,
+) -> Result<T, NotStarted> {
+    tokio::select! {
+        biased;
+        cause = execution.stop.told() => Err(NotStarted::Stopped(cause)),
+        result = work => result.map_err(NotStarted::Failed),
+        () = tokio::time::sleep_until(deadline) => {
+            Err(NotStarted::Failed(Problem::StartTimeout(job.limits.start_timeout_ms, doing)))
+        }
+    }
+}
+
+/// From the start of the code to its result.
+async fn to_end(
+    host: &Host,
+    execution: &Arc<Execution>,
+    job: &mut Job,
+    mut process: Process,
+    mut started: Started,
+    mut times: Times,
+) {
+    let start_time = SystemTime::now();
+    let start = Instant::now();
+    // Before anything is told that the next brigd should know of.
+    if let Err(error) = given(job).keep(execution, started.kept) {
+        execution.log.fail(format!("journal: {error}"));
+    }
+    execution.log.started(
+        ExecutionStarted {
+            pid: started.pid,
+            start: StartKind::Cold.into(),
+        },
+        start_time,
+    );
+    if let Some(session) = &execution.kept {
+        session.used(matches!(job.work, Work::Code { .. }));
+    }
+    info!(pid = started.pid, "execution started");
+    let terms = Terms {
+        timeout: Duration::from_millis(job.limits.timeout_ms),
+        elapsed: Duration::ZERO,
+        idle: job.times.idle_ms.map(Duration::from_millis),
+        patience: Duration::from_millis(job.limits.start_timeout_ms),
+        held: execution.kept.is_some(),
+        end: None,
+    };
+    let (ended, claims) = watch(&mut process, execution, &job.policy, &host.pumps, started.pipes, terms).await;
+    times.ran = start.elapsed();
+    let collecting = Instant::now();
+    let collection = if worth_collecting(execution, ended) {
+        let since = started.since;
+        collect(&mut started.workspace, since, job, &host.spool, &execution.log).await
+    } else {
+        Collection {
+            missing: job.expected.iter().map(|output| output.path.to_string()).collect(),
+            ..Collection::default()
+        }
+    };
+    times.collect = collecting.elapsed();
+    let facts = report::facts(execution, job, ended, &claims, collection.full(), times);
+    let conclusion = conclude(&facts);
+    let start_time = Some(start_time);
+    let report = Report {
+        execution,
+        job: Some(job),
+        conclusion,
+        ended,
+        claims,
+        collection,
+        times,
+        start_time,
+        enforced: Some(started.enforced),
+    };
+    if finish(host, report).await && execution.kept.is_some() {
+        process.forget().await;
+    }
+}
+
+/// After the end nobody of the session is left to ask, or nobody is there to hear.
+fn worth_collecting(execution: &Execution, ended: Ended) -> bool {
+    let is_up = execution.kept.as_ref().is_none_or(|session| session.is_up());
+    matches!(ended, Ended::Told(_)) && is_up && execution.stop.cause() != Some(StopCause::ClientGone)
+}
+
+fn given(job: &mut Job) -> Given {
+    let stdin = job.stdin.take().unwrap_or_default();
+    let kernel = match &mut job.work {
+        Work::Command { .. } => None,
+        Work::Code {
+            source,
+            filename,
+            arguments,
+        } => Some(kernel::Run {
+            code: std::mem::take(source),
+            argv: std::iter::once(filename.clone())
+                .chain(std::mem::take(arguments))
+                .collect(),
+            filename: filename.clone(),
+            threads: u32::try_from(job.limits.cpu_millis.div_ceil(1000)).unwrap_or(1).max(1),
+        }),
+    };
+    Given { stdin, kernel }
+}
+
+fn tell_clamped(execution: &Execution, job: &Job) {
+    for clamped in &job.clamped {
+        let message = format!(
+            "{}: {} is above the maximum of the policy, {} holds",
+            clamped.field, clamped.asked, clamped.given
+        );
+        execution.log.notice(NoticeKind::LimitClamped, message);
+    }
+}
+
+/// Records and tells the end of an execution that started. False if it could not be recorded.
+async fn finish(host: &Host, mut report: Report<'_>) -> bool {
+    let mut result = report.result();
+    let recorded = host.ledger.finish(report.record(&result)).await;
+    if let Err(error) = &recorded {
+        error!(%error, "ledger finish failed");
+        report.conclusion = report::unrecorded(&error.to_string());
+        result = report.result();
+    }
+    let (status, time) = (report.conclusion.status, SystemTime::now());
+    info!(
+        status = status.as_str_name(),
+        ran_ms = report.times.ran.as_millis(),
+        "execution finished"
+    );
+    report.execution.log.finish(result, time);
+    recorded.is_ok()
+}
+
+/// Records and tells the end of an execution whose code never started.
+async fn not_started(host: &Host, execution: &Arc<Execution>, why: NotStarted, times: Times) {
+    let conclusion = match &why {
+        NotStarted::Stopped(cause) => stopped_early(*cause),
+        NotStarted::Failed(problem) => report::not_started(problem),
+    };
+    let step = match &why {
+        NotStarted::Failed(problem) => problem.step(),
+        NotStarted::Stopped(_) => None,
+    };
+    let report = Report::of_nothing(execution, conclusion, times);
+    let mut result = report.result();
+    if let (Some(cause), Some(step)) = (&mut result.cause, step) {
+        cause.step = Some(step.to_owned());
+    }
+    if let Err(error) = host.ledger.finish(report.record(&result)).await {
+        error!(%error, "ledger finish failed");
+    }
+    match why {
+        NotStarted::Stopped(cause) => {
+            info!(?cause, "execution stopped before its start");
+            execution.log.finish(result, SystemTime::now());
+        }
+        NotStarted::Failed(problem) => {
+            warn!(%problem, reason = problem.reason().name(), "execution not started");
+            execution.log.refuse(result, SystemTime::now(), problem.status());
+        }
+    }
+}
