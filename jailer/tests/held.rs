@@ -8,7 +8,9 @@ use std::io::{Read, Write};
 use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
 
-use brig_jailer::api::{Cause, CloseReason, Event, Exit, Held, HeldExecution, Input, MEMO_MAX, Make, Refusal, Request};
+use brig_jailer::api::{
+    Cause, CloseReason, Event, Exit, Held, HeldExecution, Input, Make, Refusal, Request, SESSION_MEMO_MAX,
+};
 use brig_jailer::files::wire as files;
 use tempfile::TempDir;
 
