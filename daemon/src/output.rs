@@ -28,6 +28,10 @@ pub use view::{View, cut_text};
 /// The largest chunk, in bytes.
 pub const CHUNK_MAX: usize = 64 * 1024;
 
+/// What is kept of a stream that has ended is held in memory if it is no more than this, in bytes: many executions are
+/// remembered, and none of them shall cost a descriptor but the few that are large.
+const MEMORY_MAX: u64 = 8 * 1024 * 1024;
+
 /// One of the two streams.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum Stream {
@@ -67,11 +71,34 @@ pub struct Output {
 
 #[derive(Debug)]
 struct State {
-    files: [Option<Arc<File>>; 2],
+    kept: [Option<Kept>; 2],
     counts: [Count; 2],
     /// When something came last.
     last: Instant,
     sealed: bool,
+}
+
+/// Where the kept bytes of a stream are.
+#[derive(Debug, Clone)]
+enum Kept {
+    File(Arc<File>),
+    Memory(Arc<Vec<u8>>),
+}
+
+impl Kept {
+    fn read(&self, start: u64, end: u64) -> io::Result<Vec<u8>> {
+        match self {
+            Self::File(file) => {
+                let mut bytes = vec![0; usize::try_from(end - start).unwrap_or(usize::MAX)];
+                file.read_exact_at(&mut bytes, start).map(|()| bytes)
+            }
+            Self::Memory(bytes) => {
+                let [start, end] = [start, end].map(|at| usize::try_from(at).unwrap_or(usize::MAX));
+                let found = bytes.get(start..end).ok_or(io::ErrorKind::UnexpectedEof)?;
+                Ok(found.to_vec())
+            }
+        }
+    }
 }
 
 impl Stream {
@@ -121,7 +148,7 @@ impl Output {
     /// Starts an empty output that keeps at most `output_bytes` of each stream.
     pub fn new(output_bytes: u64) -> Arc<Self> {
         let state = State {
-            files: [None, None],
+            kept: [None, None],
             counts: [Count::default(); 2],
             last: Instant::now(),
             sealed: false,
@@ -136,7 +163,7 @@ impl Output {
     /// Takes the files of the streams, with what is in them already; `last` is how long ago something came.
     pub(crate) fn restore(&self, files: [Option<Arc<File>>; 2], counts: [Count; 2], last: Duration) {
         let mut state = self.lock();
-        state.files = files;
+        state.kept = files.map(|file| file.map(Kept::File));
         state.counts = counts;
         let now = Instant::now();
         state.last = now.checked_sub(last).unwrap_or(now);
@@ -147,9 +174,12 @@ impl Output {
         self.cap
     }
 
-    /// The file of a stream.
+    /// The file of a stream that has not ended.
     pub(crate) fn file(&self, stream: Stream) -> Option<Arc<File>> {
-        self.lock().files[stream.index()].clone()
+        match &self.lock().kept[stream.index()] {
+            Some(Kept::File(file)) => Some(Arc::clone(file)),
+            Some(Kept::Memory(_)) | None => None,
+        }
     }
 
     /// Counts bytes that were taken out of a pipe; false once the output is sealed.
@@ -174,13 +204,17 @@ impl Output {
         self.lock().last = Instant::now();
     }
 
-    /// Says that nothing more comes. Files that nothing is in are given up.
+    /// Says that nothing more comes. Files are given up, but for large ones.
     pub(crate) fn seal(&self) -> [Count; 2] {
         let mut state = self.lock();
         state.sealed = true;
         for stream in Stream::BOTH {
-            if state.counts[stream.index()].kept() == 0 {
-                state.files[stream.index()] = None;
+            let len = state.counts[stream.index()].kept();
+            let kept = &mut state.kept[stream.index()];
+            if len <= MEMORY_MAX
+                && let Some(Ok(bytes)) = kept.as_ref().map(|kept| kept.read(0, len))
+            {
+                *kept = Some(Kept::Memory(Arc::new(bytes)));
             }
         }
         state.counts
@@ -193,7 +227,9 @@ impl Output {
 
     /// Counts the files that are held open.
     pub(crate) fn open_files(&self) -> u64 {
-        self.lock().files.iter().flatten().count() as u64
+        let state = self.lock();
+        let open = state.kept.iter().filter(|kept| matches!(kept, Some(Kept::File(_))));
+        open.count() as u64
     }
 
     /// Whether a byte had to be dropped.
@@ -227,24 +263,17 @@ impl Output {
 
     /// Reads the bytes of a range.
     pub fn read(&self, range: &Range) -> io::Result<Vec<u8>> {
-        let file = self.file(range.stream).ok_or(io::ErrorKind::NotFound)?;
-        let mut bytes = vec![0; range.len];
-        file.read_exact_at(&mut bytes, range.start).map(|()| bytes)
+        let kept = self.lock().kept[range.stream.index()].clone();
+        kept.ok_or(io::ErrorKind::NotFound)?.read(range.start, range.end())
     }
 
     /// Cuts what is kept of a stream down to `result_output_bytes`: see [`View`].
     pub fn view(&self, stream: Stream, result_output_bytes: u64) -> View {
-        let (file, count) = {
+        let (kept, count) = {
             let state = self.lock();
-            (state.files[stream.index()].clone(), state.counts[stream.index()])
+            (state.kept[stream.index()].clone(), state.counts[stream.index()])
         };
-        let read = |start: u64, end: u64| {
-            let mut bytes = vec![0; usize::try_from(end - start).unwrap_or(usize::MAX)];
-            match &file {
-                Some(file) => file.read_exact_at(&mut bytes, start).map(|()| bytes),
-                None => Ok(Vec::new()),
-            }
-        };
+        let read = |start: u64, end: u64| kept.as_ref().map_or(Ok(Vec::new()), |kept| kept.read(start, end));
         View::new(read, count, result_output_bytes).unwrap_or_else(|error| {
             error!(%error, ?stream, "kept output unreadable");
             View {

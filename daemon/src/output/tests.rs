@@ -79,13 +79,29 @@ async fn the_clock_of_silence_begins_anew_with_each_byte() {
 }
 
 #[test]
-fn after_the_seal_nothing_counts_and_empty_files_go() {
-    let output = output(100);
-    write(&output, Stdout, b"a");
+fn after_the_seal_nothing_counts_and_only_what_is_large_needs_a_file() {
+    let output = output(1 << 30);
+    write(&output, Stdout, b"abc");
+    write(&output, Stderr, &vec![7; (8 << 20) + 1]);
+    let range = |stream, start, len| Range {
+        stream,
+        start,
+        len,
+        time: SystemTime::UNIX_EPOCH,
+    };
+    let read =
+        |output: &Output| [range(Stdout, 1, 2), range(Stderr, 1, 65_536)].map(|range| output.read(&range).unwrap());
+    let before = (read(&output), output.view(Stdout, 2), output.view(Stderr, 100));
+    assert_eq!(output.open_files(), 2);
     output.seal();
-    assert!(!output.took(Stdout, 1, 0));
-    assert_eq!(output.count(Stdout), Count { bytes: 1, dropped: 0 });
     assert_eq!(output.open_files(), 1);
+    assert_eq!(
+        (read(&output), output.view(Stdout, 2), output.view(Stderr, 100)),
+        before
+    );
+    assert!(output.read(&range(Stdout, 1, 3)).is_err(), "beyond the end");
+    assert!(!output.took(Stdout, 1, 0));
+    assert_eq!(output.count(Stdout), Count { bytes: 3, dropped: 0 });
 }
 
 #[test]

@@ -122,6 +122,7 @@ pub async fn watch(
             execution.log.notice(NoticeKind::OutputDropped, message);
         }
     }
+    // For a thread that could not, or will be late.
     execution.log.seal();
     if execution.output.is_limited() && policy.limits.on_output_limit == OnOutputLimit::End {
         // Whatever came first: it was written before the end.

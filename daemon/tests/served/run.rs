@@ -138,6 +138,36 @@ async fn the_daemon_ends_what_the_jailer_forgets_to_end() {
 }
 
 #[tokio::test]
+async fn too_much_output_ends_a_run_where_the_policy_says_so() {
+    let Some(daemon) = daemon(Behaviour::Works, 2).await else {
+        return;
+    };
+    // One that writes until it is killed, and one that has ended before anybody could.
+    for script in ["yes", "head -c 70000 /dev/zero"] {
+        let spec = ExecutionSpec {
+            policy: "ends".to_owned(),
+            ..sh(script)
+        };
+        let events = drain(daemon.run(spec).await.unwrap()).await;
+        let ended = result(&events);
+        assert_eq!(
+            (ended.status(), cause(ended)),
+            (ExecutionStatus::OutputLimit, CauseKind::Output)
+        );
+        assert_eq!(ended.cause.as_ref().unwrap().limit, Some(65_536));
+        let summary = ended.output.as_ref().unwrap().stdout.unwrap();
+        assert_eq!(summary.written_bytes - summary.dropped_bytes, 65_536);
+    }
+    // Exactly as much as may be is not too much.
+    let spec = ExecutionSpec {
+        policy: "ends".to_owned(),
+        ..sh("head -c 65536 /dev/zero")
+    };
+    let events = drain(daemon.run(spec).await.unwrap()).await;
+    assert_eq!(result(&events).status(), ExecutionStatus::Success);
+}
+
+#[tokio::test]
 async fn a_caller_that_goes_away_ends_its_run() {
     let Some(daemon) = daemon(Behaviour::Works, 2).await else {
         return;

@@ -208,6 +208,10 @@ struct Thread {
 impl Thread {
     fn run(self, mut pump: Pump) {
         let ran = pump.run(&self.orders);
+        if ran.is_ok() {
+            // Here, because it copies what is kept.
+            self.log.seal();
+        }
         // Closing a pipe takes its lock too.
         drop(pump);
         let finish = match ran {

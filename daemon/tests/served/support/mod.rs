@@ -94,6 +94,8 @@ fn write_policy(directory: &Path) {
                 start_timeout = \"2s\"\noutput_bytes = \"64K\"\n[environment]\nallow = [\"TZ\"]\n\
                 [syscalls]\ngroups = [\"base\"]\n";
     std::fs::write(policies.join("data.toml"), text).unwrap();
+    let ends = text.replace("[environment]", "on_output_limit = \"end\"\n[environment]");
+    std::fs::write(policies.join("ends.toml"), ends).unwrap();
 }
 
 fn write_template(directory: &Path) {
