@@ -453,3 +453,32 @@ fn silence_is_a_timeout_and_a_fault_of_brig_is_told_as_one() {
     );
 >>>>>>> 3bbfcce (brigd: executions that ended hold no descriptor for their output)
 }
+
+#[test]
+fn too_much_output_ends_it_however_soon_the_program_ended_by_itself() {
+    let stopped = |exit, cause| Facts {
+        stop: Some(StopCause::Output),
+        output_dropped: true,
+        ..told(exit, cause)
+    };
+    let expected = (Status::OutputLimit, Some(CauseKind::Output));
+    assert_eq!(short(&stopped(Exit::Signal(9), Some(JailCause::Asked))), expected);
+    let by_itself = conclude(&stopped(Exit::Code(0), None));
+    assert_eq!((by_itself.status, by_itself.exit_code), (expected.0, Some(0)));
+    assert_eq!(by_itself.limits_hit, [CauseKind::Output]);
+    // What the jailer ended it for came first.
+    let timeout = short(&stopped(Exit::Signal(9), Some(JailCause::WallTime)));
+    assert_eq!(timeout, (Status::Timeout, Some(CauseKind::WallTime)));
+}
+
+#[test]
+fn a_fault_of_brig_is_told_as_one() {
+    let stopped = |stop| Facts {
+        stop: Some(stop),
+        ..told(Exit::Signal(9), Some(JailCause::Asked))
+    };
+    assert_eq!(
+        short(&stopped(StopCause::Fault)),
+        (Status::Failed, Some(CauseKind::Internal))
+    );
+}
