@@ -417,41 +417,6 @@ fn a_signal_that_a_caller_sent_is_told_as_theirs() {
     assert_eq!(message(signal_bit(15) | signal_bit(1)), said("which a caller sent"));
     assert_eq!(message(signal_bit(16)), said("which Brig did not send"));
     assert_eq!([signal_bit(1), signal_bit(64), signal_bit(0)], [1, 1 << 63, 0]);
-=======
-fn too_much_output_ends_it_however_soon_the_program_ended_by_itself() {
-    let stopped = |exit, cause| Facts {
-        stop: Some(StopCause::Output),
-        output_dropped: true,
-        ..told(exit, cause)
-    };
-    let expected = (Status::OutputLimit, Some(CauseKind::Output));
-    assert_eq!(short(&stopped(Exit::Signal(9), Some(JailCause::Asked))), expected);
-    let by_itself = conclude(&stopped(Exit::Code(0), None));
-    assert_eq!((by_itself.status, by_itself.exit_code), (expected.0, Some(0)));
-    assert_eq!(by_itself.limits_hit, [CauseKind::Output]);
-    // What the jailer ended it for came first.
-    let timeout = short(&stopped(Exit::Signal(9), Some(JailCause::WallTime)));
-    assert_eq!(timeout, (Status::Timeout, Some(CauseKind::WallTime)));
-}
-
-#[test]
-fn silence_is_a_timeout_and_a_fault_of_brig_is_told_as_one() {
-    let stopped = |stop| Facts {
-        stop: Some(stop),
-        ..told(Exit::Signal(9), Some(JailCause::Asked))
-    };
-    let idle = conclude(&stopped(StopCause::IdleTime(1500)));
-    let cause = idle.cause.unwrap();
-    assert_eq!(
-        (idle.status, cause.kind, cause.limit),
-        (Status::Timeout, CauseKind::IdleTime, Some(1500))
-    );
-    assert_eq!(idle.limits_hit, [CauseKind::IdleTime]);
-    assert_eq!(
-        short(&stopped(StopCause::Fault)),
-        (Status::Failed, Some(CauseKind::Internal))
-    );
->>>>>>> 3bbfcce (brigd: executions that ended hold no descriptor for their output)
 }
 
 #[test]
