@@ -323,7 +323,6 @@ fn what_is_stopped_before_it_starts_is_cancelled() {
 }
 
 #[test]
-<<<<<<< HEAD
 fn a_child_killed_for_memory_explains_why_the_code_failed() {
     let failed = End {
         oom_kills: 1,
