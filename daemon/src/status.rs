@@ -7,7 +7,7 @@ use std::collections::HashMap;
 use std::time::Duration;
 
 use brig_jailer::api::Refusal;
-use brig_jailer::step::StepError;
+use brig_jailer::step::{Step, StepError};
 use brig_proto::reason::ERROR_DOMAIN;
 use brig_proto::v1::Reason;
 use tonic::{Code, Status};
@@ -85,6 +85,9 @@ pub enum Problem {
     Jail(Refusal),
     #[error("{0}")]
     Jailer(#[from] JailerError),
+    /// The jail died, and nobody had asked for it.
+    #[error("the jail died while {0}")]
+    JailDied(&'static str),
     #[error("{0}")]
     Ledger(#[from] LedgerError),
     /// Files on their way in or out have no place.
@@ -160,7 +163,7 @@ impl Problem {
             Self::Jail(Refusal::HostCannot(_)) => Reason::HostCannotEnforce,
             Self::Jail(Refusal::Invalid { field, .. }) if field == "policy_hash" => Reason::PolicyChanged,
             Self::Jail(Refusal::Invalid { .. }) => Reason::Internal,
-            Self::Jail(Refusal::Step(_)) | Self::Step { .. } => Reason::JailFailed,
+            Self::Jail(Refusal::Step(_)) | Self::JailDied(_) | Self::Step { .. } => Reason::JailFailed,
             Self::NotImplemented(_) => Reason::NotImplemented,
         }
     }
@@ -169,9 +172,18 @@ impl Problem {
     pub fn step(&self) -> Option<&'static str> {
         match self {
             Self::Jail(Refusal::Step(StepError { step, .. })) => Some(step.name()),
+            Self::JailDied(_) => Some(Step::Clone.name()),
             Self::Step { step, .. } => Some(step),
             _ => None,
         }
+    }
+
+    /// Whether the jail or the jailer went away, rather than said no.
+    pub fn is_death(&self) -> bool {
+        matches!(
+            self,
+            Self::Jailer(JailerError::Gone) | Self::JailDied(_) | Self::SessionClosed(_)
+        )
     }
 
     /// The first field at fault; empty if it is none's.
@@ -245,7 +257,7 @@ impl From<Problem> for Status {
 
 #[cfg(test)]
 mod tests {
-    use brig_jailer::step::{Step, SysError};
+    use brig_jailer::step::SysError;
 
     use super::*;
 

@@ -26,6 +26,9 @@ const SOON: Duration = Duration::from_secs(5);
 /// Pairs of services that are tried at one time.
 const LANES: usize = 3;
 
+/// Whether a brigd that comes back takes over the kept sessions of the last one, with what runs in them.
+const ADOPTED: bool = false;
+
 /// How work is run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Work {
@@ -59,6 +62,15 @@ fn victim(point: Point) -> Victim {
         "jailer" => Victim::Jailer,
         "init" | "files" => Victim::Inside,
         other => panic!("{other}"),
+    }
+}
+
+/// Whether kept sessions live on when that program dies.
+fn lives_on(victim: Victim) -> bool {
+    match victim {
+        Victim::Inside => true,
+        Victim::Daemon => ADOPTED,
+        Victim::Jailer => false,
     }
 }
 
@@ -120,8 +132,10 @@ fn truths(point: Point, work: Work) -> &'static [&'static str] {
         | P::JailerExited
         | P::JailerBeforeEnded => &["lost"],
         // What runs in a kept session is adopted, if the jailer knew of it when brigd died.
-        P::DaemonSpawnSent if kept => &["lost", "success"],
-        P::DaemonSpawned | P::DaemonOutput | P::DaemonEnded | P::DaemonCollecting | P::DaemonCollected if kept => {
+        P::DaemonSpawnSent if kept && ADOPTED => &["lost", "success"],
+        P::DaemonSpawned | P::DaemonOutput | P::DaemonEnded | P::DaemonCollecting | P::DaemonCollected
+            if kept && ADOPTED =>
+        {
             &["success"]
         }
         P::DaemonSpawnSent
@@ -169,10 +183,11 @@ struct Counts {
 }
 
 impl Counts {
-    /// The services that have more now. One that was started again has no past to be compared with.
+    /// The services that have more now. One that was started again has no past to be compared with, and a jailer keeps
+    /// what nobody takes over.
     fn grown(&self) -> Vec<(usize, &(usize, Process))> {
         let now = self.services.iter().map(|before| (before.1.descriptors(), before));
-        now.filter(|(now, before)| before.1.lives() && *now > before.0)
+        now.filter(|(now, before)| before.1.lives() && *now > before.0 && (ADOPTED || self.services[1].1.lives()))
             .collect()
     }
 }
@@ -294,8 +309,8 @@ impl Stage {
         if let Some(told) = told {
             assert_eq!(told, recorded, "what was told");
         }
-        if trial.work == Work::Kept && victim(trial.point) != Victim::Jailer && recorded != "none" {
-            self.services.close(&session);
+        if trial.work == Work::Kept && lives_on(victim(trial.point)) {
+            self.close(&session);
         }
         self.look_after_bystander(victim(trial.point));
         self.assert_swept(&session, &before);
@@ -325,6 +340,17 @@ impl Stage {
             self.provoke_by_closing(trial.point, session);
         }
         told
+    }
+
+    /// Closes a kept session, which is not there if it was never made.
+    fn close(&self, session: &str) {
+        let request = brig_proto::v1::SessionsCloseRequest {
+            session_id: session.to_owned(),
+            ..brig_proto::v1::SessionsCloseRequest::default()
+        };
+        if let Err(refused) = self.services.ask(self.services.sessions().close(request)) {
+            assert_eq!(refused.code, tonic::Code::NotFound, "{refused:?}");
+        }
     }
 
     /// A kept session ends when it is told to, which is late in the list of points.
@@ -390,9 +416,9 @@ impl Stage {
         found.into_inner().unwrap()
     }
 
-    /// It must have lived on, and written on, whoever died but the jailer.
+    /// It must have lived on, and written on, where kept sessions do.
     fn look_after_bystander(&mut self, victim: Victim) {
-        if victim == Victim::Jailer {
+        if !lives_on(victim) {
             assert_eq!(self.recorded(&self.bystander), "lost");
             return self.settle();
         }
@@ -454,7 +480,7 @@ impl Stage {
 
 #[test]
 fn whoever_dies_wherever_it_is_told_truly_and_nothing_is_left() {
-    let works = [Work::OneShot];
+    let works = [Work::OneShot, Work::Kept];
     let trials: Vec<Trial> = Point::ALL
         .iter()
         .flat_map(|point| works.map(|work| Trial { point: *point, work }))

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use brig_jailer::faults::{Point, point};
 use brig_jailer::files::wire::{Change, Collect, Detail, Found, Inspect, Skip, Space, Time, Walk};
 use brig_jailer::policy::{Class, Handling};
 use brig_proto::v1::{
@@ -195,6 +196,7 @@ impl Collector<'_> {
         let leaves = self.job.want_inline && gate::artifact_may_leave(&self.job.policy, &judgement);
         self.log.artifact(artifact.clone(), leaves.then_some(stored));
         self.collection.artifacts.push(artifact);
+        point(Point::DaemonCollecting);
         Ok(())
     }
 

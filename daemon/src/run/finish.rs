@@ -9,6 +9,7 @@ use brig_proto::v1::{CauseKind, ExecutionStatus as Status};
 
 use crate::kernel::ErrorClaim;
 use crate::run::execution::StopCause;
+use crate::status::Problem;
 
 /// The signal of a system call outside the filter, and the one that can't be caught.
 const SIGSYS: i32 = 31;
@@ -91,20 +92,7 @@ pub struct Cause {
 /// Decides how an execution ended.
 pub fn conclude(facts: &Facts<'_>) -> Conclusion {
     let (status, cause) = decide(facts);
-    let (exit_code, signal) = match facts.ended {
-        Ended::Told(End {
-            exit: Exit::Code(code), ..
-        }) => (Some(code), None),
-        Ended::Told(End {
-            exit: Exit::Signal(signal),
-            ..
-        }) => (None, Some(signal)),
-        Ended::Told(End {
-            exit: Exit::Unknown, ..
-        })
-        | Ended::Lost
-        | Ended::Unconfirmed => (None, None),
-    };
+    let (exit_code, signal) = exit(facts.ended);
     let hint = hint(facts, status, cause.as_ref());
     Conclusion {
         status,
@@ -113,6 +101,20 @@ pub fn conclude(facts: &Facts<'_>) -> Conclusion {
         exit_code,
         signal,
         hint,
+    }
+}
+
+/// How the main process ended: an exit code or a signal.
+fn exit(ended: Ended) -> (Option<i32>, Option<i32>) {
+    let Ended::Told(end) = ended else {
+        return (None, None);
+    };
+    match (end.exit, end.cause) {
+        (Exit::Code(code), _) => (Some(code), None),
+        (Exit::Signal(signal), _) => (None, Some(signal)),
+        // The whole jail was killed on purpose, and the pid 1 that would have told of the process with it.
+        (Exit::Unknown, Some(cause)) if cause != JailCause::Internal => (None, Some(SIGKILL)),
+        (Exit::Unknown, _) => (None, None),
     }
 }
 
@@ -253,6 +255,19 @@ pub fn stopped_early(stop: StopCause) -> Conclusion {
         | StopCause::Interrupt
         | StopCause::Fault => cancelled(CauseKind::Cancel, "somebody asked for its end before the code started"),
     };
+    Conclusion {
+        status,
+        cause,
+        exit_code: None,
+        signal: None,
+        limits_hit: Vec::new(),
+        hint: None,
+    }
+}
+
+/// What an execution ended as whose program was ordered when its jail, or the jailer, died: it may have run.
+pub fn lost_at_start(problem: &Problem) -> Conclusion {
+    let (status, cause) = lost(&format!("whether the code ran is not known: {problem}"));
     Conclusion {
         status,
         cause,

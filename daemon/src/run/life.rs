@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use brig_jailer::api::Event;
+use brig_jailer::faults::{Point, point};
 use brig_proto::v1::{ExecutionStarted, NoticeKind, StartKind};
 use tokio::time::Instant;
 use tracing::{error, info, warn};
@@ -17,7 +18,7 @@ use crate::kernel;
 use crate::run::admit::{Job, Work};
 use crate::run::collect::{Collection, collect};
 use crate::run::execution::{Execution, StopCause};
-use crate::run::finish::{Ended, conclude, stopped_early};
+use crate::run::finish::{Ended, conclude, lost_at_start, stopped_early};
 use crate::run::kept::Session;
 use crate::run::queue::{Permit, Place};
 use crate::run::report::{self, Report};
@@ -50,6 +51,8 @@ pub enum Home<'h> {
 enum NotStarted {
     Stopped(StopCause),
     Failed(Problem),
+    /// Nobody can tell whether it ran.
+    Lost(Problem),
 }
 
 /// Everything up to the answer. Gives back what is to be held until the session is free of it.
@@ -61,6 +64,7 @@ pub async fn live(
     home: Home<'_>,
 ) -> Option<Permit> {
     info!(policy = %execution.policy, template = %execution.template, "execution accepted");
+    point(Point::DaemonAccepted);
     let accepted = Instant::now();
     let deadline = accepted + Duration::from_millis(job.limits.start_timeout_ms);
     let mut times = Times::default();
@@ -88,6 +92,10 @@ pub async fn live(
             to_end(host, execution, &mut job, process, started, times).await;
         }
         (Err(why), process) => {
+            let why = match why {
+                NotStarted::Failed(problem) if process.is_some() && problem.is_death() => NotStarted::Lost(problem),
+                why => why,
+            };
             not_started(host, execution, why, times).await;
             if let Some(process) = process
                 && execution.kept.is_some()
@@ -181,6 +189,7 @@ async fn to_end(
     };
     let (ended, claims) = watch(&mut process, execution, &job.policy, &host.pumps, started.pipes, terms).await;
     times.ran = start.elapsed();
+    point(Point::DaemonEnded);
     let collecting = Instant::now();
     let collection = if worth_collecting(execution, ended) {
         let since = started.since;
@@ -192,6 +201,7 @@ async fn to_end(
         }
     };
     times.collect = collecting.elapsed();
+    point(Point::DaemonCollected);
     let facts = report::facts(execution, job, ended, &claims, collection.full(), times);
     let conclusion = conclude(&facts);
     let start_time = Some(start_time);
@@ -256,6 +266,7 @@ async fn finish(host: &Host, mut report: Report<'_>) -> bool {
         report.conclusion = report::unrecorded(&error.to_string());
         result = report.result();
     }
+    point(Point::DaemonRecorded);
     let (status, time) = (report.conclusion.status, SystemTime::now());
     info!(
         status = status.as_str_name(),
@@ -271,9 +282,10 @@ async fn not_started(host: &Host, execution: &Arc<Execution>, why: NotStarted, t
     let conclusion = match &why {
         NotStarted::Stopped(cause) => stopped_early(*cause),
         NotStarted::Failed(problem) => report::not_started(problem),
+        NotStarted::Lost(problem) => lost_at_start(problem),
     };
     let step = match &why {
-        NotStarted::Failed(problem) => problem.step(),
+        NotStarted::Failed(problem) | NotStarted::Lost(problem) => problem.step(),
         NotStarted::Stopped(_) => None,
     };
     let report = Report::of_nothing(execution, conclusion, times);
@@ -289,7 +301,7 @@ async fn not_started(host: &Host, execution: &Arc<Execution>, why: NotStarted, t
             info!(?cause, "execution stopped before its start");
             execution.log.finish(result, SystemTime::now());
         }
-        NotStarted::Failed(problem) => {
+        NotStarted::Failed(problem) | NotStarted::Lost(problem) => {
             warn!(%problem, reason = problem.reason().name(), "execution not started");
             execution.log.refuse(result, SystemTime::now(), problem.status());
         }

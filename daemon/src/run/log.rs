@@ -14,6 +14,7 @@ use std::os::unix::fs::FileExt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::SystemTime;
 
+use brig_jailer::faults::{Point, point};
 use brig_jailer::ids::Id;
 use brig_proto::sizes::FINISHED_RESULTS_MAX;
 use brig_proto::v1::execution_event::Event;
@@ -326,6 +327,7 @@ impl Log {
                 chunks.into_iter().for_each(|range| log.push(Entry::Output(range)));
             }
         });
+        point(Point::DaemonOutput);
     }
 
     /// Tells, once, that output is being dropped.

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use brig_jailer::faults::{Point, point};
 use tokio::time::Instant;
 use tracing::{Instrument, debug, info_span, warn};
 
@@ -36,6 +37,7 @@ pub async fn run(host: Arc<Host>, execution: Arc<Execution>, job: Job, place: Pl
 
 async fn close(mut jail: Jail) {
     let start = Instant::now();
+    point(Point::DaemonBeforeClose);
     if jail.close(CLOSE).await {
         debug!(ms = start.elapsed().as_millis(), "session closed");
     } else {

@@ -4,6 +4,7 @@ use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
 
 use brig_jailer::api::{Enforced, Event, Make, Refusal, Spawn, Work as SpawnWork};
+use brig_jailer::faults::{Point, point};
 use brig_jailer::files::wire::{Put, Time};
 use brig_jailer::step::Step;
 use brig_proto::v1::Reason;
@@ -92,12 +93,16 @@ pub async fn start(host: &Host, job: &Job, home: Home<'_>, slot: &mut Option<Pro
         Home::Kept(session) => (Workspace::Kept(Arc::clone(session)), session.enforced()),
     };
     let since = prepare(job, &mut workspace).await?;
+    point(Point::DaemonInputsPut);
     let process = slot.insert(host.jailer.spawn(order(job)).await?);
+    point(Point::DaemonSpawnSent);
     let (pid, pipes, kept) = started(job, process).await.map_err(|problem| match &workspace {
-        Workspace::Kept(session) if !session.is_up() || was_closed(&host.jailer, &problem) => session.closed_problem(),
+        Workspace::Kept(session) if !session.is_up() || has_died(&host.jailer, &problem) => session.closed_problem(),
+        Workspace::Own(_) if has_died(&host.jailer, &problem) => Problem::JailDied("starting the program"),
         _ => problem,
     })?;
     debug!(pid, "program started");
+    point(Point::DaemonSpawned);
     Ok(Started {
         workspace,
         enforced,
@@ -108,9 +113,13 @@ pub async fn start(host: &Host, job: &Job, home: Home<'_>, slot: &mut Option<Pro
     })
 }
 
-/// Whether nothing more is said about an execution although the jailer is there: then its session is over.
-fn was_closed(jailer: &Jailer, problem: &Problem) -> bool {
-    matches!(problem, Problem::Jailer(JailerError::Gone)) && !jailer.is_gone()
+/// Whether the jail of an execution is gone although the jailer is there, which says so, or says nothing more.
+fn has_died(jailer: &Jailer, problem: &Problem) -> bool {
+    match problem {
+        Problem::JailDied(_) => true,
+        Problem::Jailer(JailerError::Gone) => !jailer.is_gone(),
+        _ => false,
+    }
 }
 
 fn one_shot(job: &Job) -> Make {
@@ -128,6 +137,7 @@ fn one_shot(job: &Job) -> Make {
 /// Makes a jail; it stays in `slot` whatever happens.
 pub async fn make(jailer: &Jailer, make: Make, slot: &mut Option<Jail>) -> Result<(Enforced, Files), Problem> {
     let jail = slot.insert(jailer.make(make).await?);
+    point(Point::DaemonMakeSent);
     let (enforced, mut fds) = match answer(jail.next().await)? {
         Message {
             event: Event::Made { enforced, .. },
@@ -141,6 +151,7 @@ pub async fn make(jailer: &Jailer, make: Make, slot: &mut Option<Jail>) -> Resul
         }
     };
     debug!("jail made");
+    point(Point::DaemonMade);
     let socket = fds
         .pop()
         .ok_or_else(|| unexpected("files-helper", "the file helper's socket did not come"))?;
@@ -260,10 +271,7 @@ fn answer(message: Option<Message>) -> Result<Message, Problem> {
 fn refusal(message: Message, doing: &'static str) -> Problem {
     match message.event {
         Event::Refused { refusal, .. } => Problem::Jail(refusal),
-        Event::Closed { .. } => Problem::Step {
-            step: "clone",
-            message: format!("the jail died while {doing}"),
-        },
+        Event::Closed { .. } | Event::Ended { .. } => Problem::JailDied(doing),
         _ => Problem::Step {
             step: "clone",
             message: format!("brig-jailer answered something else while {doing}"),

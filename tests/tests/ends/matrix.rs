@@ -156,7 +156,10 @@ impl Row {
         match self.provoke {
             Provoke::Nothing => {}
             Provoke::Cancel => drop(daemon.cancel(&execution)),
-            Provoke::Interrupt => drop(daemon.interrupt(&execution)),
+            Provoke::Interrupt => {
+                live.until_written("ready\n");
+                daemon.interrupt(&execution);
+            }
             Provoke::Leave => live = leave(daemon, live, &execution),
             Provoke::CloseSession => drop(daemon.close(&session)),
         }

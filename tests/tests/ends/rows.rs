@@ -12,8 +12,11 @@ use crate::matrix::{End, Exit, Provoke, Row};
 pub(crate) const POLICIES: [(&str, Change); 1] =
     [("ending", ("on_output_limit = \"drop\"", "on_output_limit = \"end\""))];
 
-const SIGINT_IGNORED: &str = "signal.signal(signal.SIGINT, signal.SIG_IGN)\ntime.sleep(60)\nprint('after')";
-const CAUGHT: &str = "try: time.sleep(60)\nexcept KeyboardInterrupt: print('caught')";
+/// What is interrupted says before that it is ready.
+const INTERRUPTED: &str = "print('ready')\ntime.sleep(60)\nprint('after')";
+const SIGINT_IGNORED: &str =
+    "signal.signal(signal.SIGINT, signal.SIG_IGN)\nprint('ready')\ntime.sleep(60)\nprint('after')";
+const CAUGHT: &str = "try:\n    print('ready')\n    time.sleep(60)\nexcept KeyboardInterrupt: print('caught')";
 const CHILD_OOM: &str =
     "pid = os.fork()\nif not pid:\n    x = bytearray(300 << 20)\n    os._exit(0)\nos.waitpid(pid, 0)\n";
 const CHILD_OOM_FAILS: &str =
@@ -313,11 +316,7 @@ fn asked_for() -> Vec<Row> {
         },
         Row {
             provoke: Provoke::Interrupt,
-            ..row(
-                "interrupt",
-                ["time.sleep(60)\nprint('after')", NO_WORK],
-                interrupted(Exit::Code(130)),
-            )
+            ..row("interrupt", [INTERRUPTED, NO_WORK], interrupted(Exit::Code(130)))
         },
         Row {
             provoke: Provoke::Interrupt,

@@ -167,6 +167,19 @@ fn a_late_cancellation_does_not_hide_how_the_code_ended() {
 }
 
 #[test]
+fn what_died_with_its_whole_jail_was_killed_if_that_was_meant() {
+    let exit = |exit, cause| {
+        let conclusion = conclude(&told(exit, cause));
+        (conclusion.exit_code, conclusion.signal)
+    };
+    assert_eq!(exit(Exit::Unknown, Some(JailCause::Asked)), (None, Some(9)));
+    assert_eq!(exit(Exit::Unknown, Some(JailCause::SessionAge)), (None, Some(9)));
+    assert_eq!(exit(Exit::Unknown, Some(JailCause::Internal)), (None, None));
+    assert_eq!(exit(Exit::Unknown, None), (None, None));
+    assert_eq!(exit(Exit::Code(3), Some(JailCause::Asked)), (Some(3), None));
+}
+
+#[test]
 fn what_nobody_saw_is_lost_unless_it_was_being_stopped() {
     assert_eq!(short(&facts(Ended::Lost)), (Status::Lost, Some(CauseKind::Internal)));
     assert_eq!(

@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use brig_jailer::api::{CloseReason, Event, Make, Request};
+use brig_jailer::faults::{Point, point};
 use brig_proto::v1::SessionCloseReason;
 use tokio::time::{Instant, sleep_until, timeout};
 use tracing::{Instrument, error, info, info_span, warn};
@@ -115,6 +116,7 @@ async fn close(host: &Host, session: &Arc<Session>, jail: Option<Jail>) {
             execution.stop.tell(cause);
         }
     }
+    point(Point::DaemonBeforeClose);
     let mut confirmed = true;
     if let Some(mut jail) = jail {
         confirmed = jail.close(CLOSE).await;
