@@ -45,14 +45,12 @@ build: deps
 	    --bin brig-init --bin brig-files --no-default-features --features files
 
 stage: build
-	@install -d -m 755 $(STAGE)/programs $(STAGE)/policies/syscalls $(STAGE)/kernel
+	@install -d -m 755 $(STAGE)/programs $(STAGE)/policies/syscalls
 	@install -m 755 $(addprefix $(TARGET)/release/,brig brigd brig-jailer) \
 	    $(addprefix $(TARGET)/$(STATIC)/jail/,brig-init brig-files) $(STAGE)/programs
 	@install -m 644 policies/*.toml $(STAGE)/policies
 	@install -m 644 policies/syscalls/*.toml $(STAGE)/policies/syscalls
-	@rm -rf $(STAGE)/kernel && install -d $(STAGE)/kernel/brig_kernel
-	@install -m 644 rootfs/kernel/kernel.py $(STAGE)/kernel
-	@install -m 644 rootfs/kernel/brig_kernel/*.py $(STAGE)/kernel/brig_kernel
+	@$(STAGE)/programs/brig template layer $(STAGE)/kernel --source rootfs/kernel --quiet
 	@rm -rf $(STAGE)/templates && cp -r rootfs/templates $(STAGE)/templates
 	@{ echo '#!/bin/sh'; echo '# The brig of this stage, with its own policies and programs.'; \
 	    echo 'export BRIG_PROGRAMS=$(BRIG_PROGRAMS) BRIG_POLICIES=$(BRIG_POLICIES) BRIG_KERNEL=$(BRIG_KERNEL)'; \

@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use brig_rootfs::{BuildOptions, Built, DEFAULT_IMAGES, Error, Progress, Store, Stored};
+use brig_rootfs::{BuildOptions, Built, DEFAULT_IMAGES, DEFAULT_WHEELS, Error, LayerOptions, Progress, Store, Stored};
 use clap::{Args, Subcommand};
 use serde_json::json;
 
@@ -23,6 +23,8 @@ pub(crate) enum TemplateCommand {
     Build(BuildArguments),
     /// Looks up what a template's Python packages need now, and writes that with its hashes into the lock file.
     Lock(LockArguments),
+    /// Puts the kernel layer together: the driver of interpreters and the packages that contexts need.
+    Layer(LayerArguments),
     /// Lists the images of this host.
     List(Images),
     /// Shows an image with its packages, as JSON.
@@ -75,6 +77,30 @@ pub(crate) struct LockArguments {
     templates: Templates,
 }
 
+/// Which layer to put together.
+#[derive(Debug, Clone, Args)]
+pub(crate) struct LayerArguments {
+    /// Directory of the layer; what is there is replaced.
+    #[arg(value_name = "DIR", required_unless_present = "lock")]
+    target: Option<PathBuf>,
+
+    /// Directory of the driver, with layer.toml and layer.lock.
+    #[arg(long, value_name = "DIR")]
+    source: PathBuf,
+
+    /// Directory where wheels are kept.
+    #[arg(long, value_name = "DIR", default_value = DEFAULT_WHEELS)]
+    wheels: PathBuf,
+
+    /// Looks up the wheels of layer.toml and writes layer.lock instead.
+    #[arg(long, conflicts_with = "target")]
+    lock: bool,
+
+    /// No progress.
+    #[arg(short, long)]
+    quiet: bool,
+}
+
 /// What to build.
 #[derive(Debug, Clone, Args)]
 pub(crate) struct BuildArguments {
@@ -115,6 +141,7 @@ pub(crate) fn template(command: &TemplateCommand, screen: &mut Screen) -> Result
             screen.out.text(&format!("{}\n", escape::line(&shown(&file))));
             Ok(Exit::Success)
         }
+        TemplateCommand::Layer(arguments) => layer(arguments, screen),
         TemplateCommand::List(images) => {
             let stored = images.store().list().map_err(|error| failure(&error))?;
             let text = list(&stored, screen.out.style());
@@ -175,6 +202,29 @@ fn build(arguments: &BuildArguments, screen: &mut Screen) -> Result<Exit, Failur
         screen.err.text(&told(&built));
     }
     screen.out.text(&format!("{}\n", built.stored.image.id()));
+    Ok(Exit::Success)
+}
+
+fn layer(arguments: &LayerArguments, screen: &mut Screen) -> Result<Exit, Failure> {
+    let progress = if arguments.quiet {
+        Progress::quiet()
+    } else {
+        Progress::new()
+    };
+    let made = match &arguments.target {
+        None => brig_rootfs::lock_layer(&arguments.source, &progress),
+        Some(target) => {
+            let options = LayerOptions {
+                source: arguments.source.clone(),
+                target: target.clone(),
+                wheels: arguments.wheels.clone(),
+            };
+            brig_rootfs::build_layer(&options, &progress).map(|_| target.clone())
+        }
+    };
+    drop(progress);
+    let made = made.map_err(|error| failure(&error))?;
+    screen.out.text(&format!("{}\n", escape::line(&shown(&made))));
     Ok(Exit::Success)
 }
 

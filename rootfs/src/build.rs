@@ -14,7 +14,7 @@ use crate::seal;
 use crate::settle;
 use crate::store::{self, Image, Package, Record, Store, Stored};
 use crate::template::Template;
-use crate::wheels;
+use crate::wheels::{self, Wanted};
 
 /// Raised when the same inputs lead to another tree.
 const BUILDER: &str = "1";
@@ -102,7 +102,8 @@ pub fn lock(template: &str, templates: &[PathBuf], progress: &Progress) -> Resul
     let scratch = tempfile::tempdir().doing("make a folder in", &std::env::temp_dir())?;
     let mut log = Log::create(&scratch.path().join("lock.log"))?;
     let resolved = progress.step("resolve", || {
-        wheels::resolve(&template, scratch.path(), &mut log, progress)
+        let relock = wheels::relock(&template);
+        wheels::resolve(Wanted::of(&template, &relock), scratch.path(), &mut log, progress)
     });
     let text = match resolved {
         Ok(text) => text,
@@ -153,7 +154,11 @@ impl Site<'_> {
             debian::demand(file, locked, &debs)?;
         }
         if template.python.lock.is_some() {
-            progress.step("Python packages", || wheels::install(template, tree, log, progress))?;
+            let relock = wheels::relock(template);
+            let site = tree.join(format!("usr/local/lib/python{}/dist-packages", template.python.version));
+            progress.step("Python packages", || {
+                wheels::install(Wanted::of(template, &relock), &site, None, log, progress)
+            })?;
         }
         settle::furnish(template, tree)?;
         if template.prepare.is_some() {
@@ -182,7 +187,7 @@ impl Site<'_> {
     /// Writes the files that lie beside the tree, and everything to the disk.
     fn describe(&self, folder: &Path, debs: Vec<Deb>, tree: &TreeHash, inputs: &str) -> Result<Image> {
         let template = self.template;
-        let mut packages = wheels::packages(&wheels::read_lock(template)?);
+        let mut packages = wheels::packages(&read_lock(template)?);
         fs::write(folder.join("debs.lock"), debian::lock_text(&debs)).doing("write", &folder.join("debs.lock"))?;
         packages.extend(debs.into_iter().map(|deb| Package {
             name: deb.name,
@@ -245,6 +250,10 @@ fn find_built(
     Ok(Some(Built { stored, cached: true }))
 }
 
+fn read_lock(template: &Template) -> Result<String> {
+    wheels::read_lock(Wanted::of(template, &wheels::relock(template)))
+}
+
 fn builder() -> String {
     format!("{} {BUILDER}", env!("CARGO_PKG_VERSION"))
 }
@@ -257,7 +266,7 @@ fn inputs(template: &Template, locked: Option<&[Deb]>) -> Result<String> {
         builder().into_bytes(),
         std::env::consts::ARCH.as_bytes().to_vec(),
         description,
-        wheels::read_lock(template)?.into_bytes(),
+        read_lock(template)?.into_bytes(),
         debian::lock_text(locked.unwrap_or_default()).into_bytes(),
     ];
     for name in template.files.values().chain(&template.prepare) {

@@ -42,25 +42,31 @@ pub(crate) fn tree(template: &Template, tree: &Path, log: &mut Log, progress: &P
     log.run("compile", &mut run::inside(tree, &command), progress)
 }
 
-/// Compiles the kernel layer with the Python of a tree.
+/// Compiles the kernel layer with the Python of a tree: our modules, which may change, and the locked packages.
 pub(crate) fn kernel(tree: &Path, interpreter: &str, kernel: &Path, log: &mut Log, progress: &Progress) -> Result<()> {
-    let mut command = run::inside_with(
-        tree,
-        kernel,
-        "usr/lib/brig",
-        &[interpreter, "-B", "-c", COMPILE, "checked", "/usr/lib/brig"],
-    );
-    log.run("compile the kernel layer", &mut command, progress)
+    for (mode, folder) in [("checked", "brig_kernel"), ("unchecked", "packages")] {
+        let place = format!("/usr/lib/brig/{folder}");
+        let command = [interpreter, "-B", "-c", COMPILE, mode, &place];
+        let mut command = run::inside_with(tree, kernel, "usr/lib/brig", &command);
+        log.run("compile the kernel layer", &mut command, progress)?;
+    }
+    Ok(())
 }
 
 /// Whether each module of the kernel layer has byte code for a Python that is not older than the module.
 pub(crate) fn is_kernel_compiled(kernel: &Path, version: &str) -> Result<bool> {
     let tag = format!("cpython-{}", version.replace('.', ""));
     let modified = |path: &Path| fs::metadata(path).and_then(|meta| meta.modified()).ok();
-    let modules = hash::walk(&kernel.join("brig_kernel"))?;
+    let mut modules = hash::walk(&kernel.join("brig_kernel"))?;
+    let packages = kernel.join("packages");
+    if packages.is_dir() {
+        modules.extend(hash::walk(&packages)?);
+    }
     let mut modules = modules
         .iter()
-        .filter(|path| path.extension().is_some_and(|end| end == "py"));
+        .filter(|path| path.extension().is_some_and(|end| end == "py"))
+        // Not compiled, see compile.py.
+        .filter(|path| !path.components().any(|part| part.as_os_str() == "tests"));
     Ok(modules.all(|module| {
         let name = module.file_stem().unwrap_or_default().to_string_lossy();
         let compiled = module.with_file_name("__pycache__").join(format!("{name}.{tag}.pyc"));

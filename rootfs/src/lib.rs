@@ -15,6 +15,7 @@ mod debian;
 mod error;
 mod hash;
 mod host;
+mod layer;
 mod progress;
 mod run;
 mod seal;
@@ -28,9 +29,13 @@ pub use crate::build::{BuildOptions, Built, build, lock};
 pub use crate::compile::compile_kernel;
 pub use crate::error::{Error, Result};
 pub use crate::host::HOST_PACKAGES;
+pub use crate::layer::{LayerOptions, build_layer, lock_layer};
 pub use crate::progress::Progress;
 pub use crate::store::{Image, Package, Store, Stored};
 pub use crate::template::{Python, Template, shipped};
 
 /// Where images are kept unless told otherwise.
 pub const DEFAULT_IMAGES: &str = "/var/lib/brig/images";
+
+/// Where wheels of the kernel layer are kept unless told otherwise.
+pub const DEFAULT_WHEELS: &str = "/var/cache/brig/wheels";

@@ -1,7 +1,7 @@
 //! Python packages: the lock that pins each wheel by hash, and their installation without running any of their code.
 
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use serde::Deserialize;
@@ -11,7 +11,7 @@ use crate::hash;
 use crate::progress::Progress;
 use crate::run::Log;
 use crate::store::Package;
-use crate::template::Template;
+use crate::template::{Python, Template};
 
 /// glibc versions 2.17 to 2.36 (the one of bookworm): wheels made for these run in the tree.
 const GLIBC_MINORS: std::ops::RangeInclusive<u32> = 17..=36;
@@ -19,30 +19,76 @@ const GLIBC_MINORS: std::ops::RangeInclusive<u32> = 17..=36;
 /// Names in the second line of a lock which template it was made for.
 const MADE_FOR: &str = "# requirements ";
 
-/// Looks up all that the template's requirements need and gives the text of its lock.
-pub(crate) fn resolve(template: &Template, scratch: &Path, log: &mut Log, progress: &Progress) -> Result<String> {
+/// Packages that are wanted, and the lock that pins them.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Wanted<'a> {
+    python: &'a Python,
+    /// Where the lock lies.
+    folder: &'a Path,
+    /// The command that makes the lock.
+    relock: &'a str,
+    /// Only what runs with any Python on any machine, and nothing that is not named.
+    pure: bool,
+}
+
+impl<'a> Wanted<'a> {
+    /// The packages of a template, for its Python, with all that they need.
+    pub(crate) fn of(template: &'a Template, relock: &'a str) -> Self {
+        Self {
+            python: &template.python,
+            folder: &template.folder,
+            relock,
+            pure: false,
+        }
+    }
+
+    /// The packages of the kernel layer.
+    pub(crate) fn pure(python: &'a Python, folder: &'a Path, relock: &'a str) -> Self {
+        Self {
+            python,
+            folder,
+            relock,
+            pure: true,
+        }
+    }
+
+    /// The lock's file, if there is to be one.
+    pub(crate) fn lock_file(&self) -> Option<PathBuf> {
+        self.python.lock.as_ref().map(|name| self.folder.join(name))
+    }
+}
+
+/// The command that makes a template's lock.
+pub(crate) fn relock(template: &Template) -> String {
+    format!("brig template lock {}", template.name)
+}
+
+/// Looks up all that the requirements need and gives the text of the lock.
+pub(crate) fn resolve(wanted: Wanted<'_>, scratch: &Path, log: &mut Log, progress: &Progress) -> Result<String> {
     let report = scratch.join("report.json");
-    let mut command = pip(template);
+    let mut command = pip(wanted);
     command
         .args(["install", "--dry-run", "--ignore-installed", "--target"])
         .arg(scratch.join("none"));
-    command.arg("--report").arg(&report).args(&template.python.requirements);
+    if wanted.pure {
+        command.arg("--no-deps");
+    }
+    command.arg("--report").arg(&report).args(&wanted.python.requirements);
     log.run("resolve Python packages", &mut command, progress)?;
     let text = fs::read_to_string(&report).doing("read", &report)?;
     let report: Report = serde_json::from_str(&text).map_err(|e| Error::invalid(&report, e.to_string()))?;
-    Ok(lock_text(template, &report))
+    Ok(lock_text(wanted, &report))
 }
 
-/// Reads a template's lock, after a check that it was made for the template as it is now.
-pub(crate) fn read_lock(template: &Template) -> Result<String> {
-    let Some(name) = &template.python.lock else {
+/// Reads a lock, after a check that it was made for what is wanted now.
+pub(crate) fn read_lock(wanted: Wanted<'_>) -> Result<String> {
+    let Some(file) = wanted.lock_file() else {
         return Ok(String::new());
     };
-    let file = template.beside(name);
     let text = fs::read_to_string(&file).doing("read", &file)?;
     let made_for = text.lines().find_map(|line| line.strip_prefix(MADE_FOR));
-    if made_for != Some(&fingerprint(template)) {
-        let message = format!("made for other requirements; run: brig template lock {}", template.name);
+    if made_for != Some(&fingerprint(wanted)) {
+        let message = format!("made for other requirements; run: {}", wanted.relock);
         return Err(Error::invalid(&file, message));
     }
     Ok(text)
@@ -60,23 +106,57 @@ pub(crate) fn packages(lock: &str) -> Vec<Package> {
     .collect()
 }
 
-/// Unpacks the locked wheels into the tree's site directory.
-pub(crate) fn install(template: &Template, tree: &Path, log: &mut Log, progress: &Progress) -> Result<()> {
-    let Some(lock) = &template.python.lock else {
+/// Unpacks the locked wheels into a directory.
+///
+/// With a cache their files are kept there, and nothing is fetched if all are.
+pub(crate) fn install(
+    wanted: Wanted<'_>,
+    site: &Path,
+    cache: Option<&Path>,
+    log: &mut Log,
+    progress: &Progress,
+) -> Result<()> {
+    let Some(lock) = wanted.lock_file() else {
         return Ok(());
     };
-    let site = tree.join(format!("usr/local/lib/python{}/dist-packages", template.python.version));
-    let mut command = pip(template);
-    command
-        .args(["install", "--require-hashes", "--no-deps", "--no-compile", "--target"])
-        .arg(&site);
-    command.arg("--requirement").arg(template.beside(lock));
-    log.run("install Python packages", &mut command, progress)?;
-    drop_scripts(&site)
+    let unpack = |offline: Option<&Path>| {
+        let mut command = pip(wanted);
+        command
+            .args(["install", "--require-hashes", "--no-deps", "--no-compile", "--target"])
+            .arg(site);
+        if let Some(cache) = offline {
+            command.arg("--no-index").arg("--find-links").arg(cache);
+        }
+        command.arg("--requirement").arg(&lock);
+        command
+    };
+    match cache {
+        None => log.run("install Python packages", &mut unpack(None), progress)?,
+        Some(cache) => {
+            if log
+                .run("install kept Python packages", &mut unpack(Some(cache)), progress)
+                .is_err()
+            {
+                fetch(wanted, &lock, cache, log, progress)?;
+                log.run("install Python packages", &mut unpack(Some(cache)), progress)?;
+            }
+        }
+    }
+    drop_scripts(site)
 }
 
-/// pip for the tree's Python: what is not a wheel for it is refused, and its own Python is not looked at.
-fn pip(template: &Template) -> Command {
+fn fetch(wanted: Wanted<'_>, lock: &Path, cache: &Path, log: &mut Log, progress: &Progress) -> Result<()> {
+    fs::create_dir_all(cache).doing("make", cache)?;
+    let mut command = pip(wanted);
+    command
+        .args(["download", "--require-hashes", "--no-deps", "--dest"])
+        .arg(cache);
+    command.arg("--requirement").arg(lock);
+    log.run("fetch Python packages", &mut command, progress)
+}
+
+/// pip for the Python that is meant: what is not a wheel for it is refused, and its own Python is not looked at.
+fn pip(wanted: Wanted<'_>) -> Command {
     let mut command = Command::new("python3");
     command.args(["-m", "pip", "--no-input", "--disable-pip-version-check"]);
     command
@@ -85,14 +165,20 @@ fn pip(template: &Template) -> Command {
     // Before the arguments of the subcommand comes the subcommand, so that these are given as variables.
     command
         .env("PIP_ONLY_BINARY", ":all:")
-        .env("PIP_PYTHON_VERSION", &template.python.version);
-    command.env("PIP_IMPLEMENTATION", "cp");
-    let abi = format!("cp{}", template.python.version.replace('.', ""));
-    command.env("PIP_ABI", format!("{abi} abi3 none"));
-    let machine = std::env::consts::ARCH;
-    let platforms = GLIBC_MINORS.rev().map(|minor| format!("manylinux_2_{minor}_{machine}"));
-    let platforms: Vec<String> = platforms.chain([format!("manylinux2014_{machine}")]).collect();
-    command.env("PIP_PLATFORM", platforms.join(" "));
+        .env("PIP_PYTHON_VERSION", &wanted.python.version);
+    let (implementation, abi, platforms) = if wanted.pure {
+        ("py", "none".to_owned(), "any".to_owned())
+    } else {
+        let machine = std::env::consts::ARCH;
+        let platforms = GLIBC_MINORS.rev().map(|minor| format!("manylinux_2_{minor}_{machine}"));
+        let platforms: Vec<String> = platforms.chain([format!("manylinux2014_{machine}")]).collect();
+        let abi = format!("cp{}", wanted.python.version.replace('.', ""));
+        ("cp", format!("{abi} abi3 none"), platforms.join(" "))
+    };
+    command
+        .env("PIP_IMPLEMENTATION", implementation)
+        .env("PIP_ABI", abi)
+        .env("PIP_PLATFORM", platforms);
     command
 }
 
@@ -118,7 +204,7 @@ fn is_kept(line: &str) -> bool {
     !["../", "bin/", "share/"].iter().any(|start| line.starts_with(start))
 }
 
-fn lock_text(template: &Template, report: &Report) -> String {
+fn lock_text(wanted: Wanted<'_>, report: &Report) -> String {
     let mut pins: Vec<String> = report
         .install
         .iter()
@@ -133,20 +219,20 @@ fn lock_text(template: &Template, report: &Report) -> String {
         })
         .collect();
     pins.sort();
+    let machine = if wanted.pure { "any" } else { std::env::consts::ARCH };
     format!(
-        "# Made by: brig template lock {}\n{MADE_FOR}{}\n# python {} {}\n{}",
-        template.name,
-        fingerprint(template),
-        template.python.version,
-        std::env::consts::ARCH,
+        "# Made by: {}\n{MADE_FOR}{}\n# python {} {machine}\n{}",
+        wanted.relock,
+        fingerprint(wanted),
+        wanted.python.version,
         pins.concat()
     )
 }
 
-fn fingerprint(template: &Template) -> String {
-    let mut requirements = template.python.requirements.clone();
+fn fingerprint(wanted: Wanted<'_>) -> String {
+    let mut requirements = wanted.python.requirements.clone();
     requirements.sort();
-    let parts = [template.python.version.as_bytes()]
+    let parts = [wanted.python.version.as_bytes()]
         .into_iter()
         .chain(requirements.iter().map(String::as_bytes));
     hash::parts(parts)
@@ -190,10 +276,11 @@ mod tests {
     use std::fs;
     use std::path::Path;
 
-    use super::{Report, drop_scripts, is_kept, lock_text, packages, read_lock};
+    use super::{Report, Wanted, drop_scripts, is_kept, lock_text, packages, read_lock};
     use crate::store::Package;
     use crate::template::{Python, Template};
 
+    const RELOCK: &str = "brig template lock t";
     const REPORT: &str = r#"{"version": "1", "install": [
         {"metadata": {"name": "Six", "version": "1.2"}, "download_info": {"url": "u", "archive_info": {"hashes": {"sha256": "aa"}}}},
         {"metadata": {"name": "attrs", "version": "3"}, "download_info": {"url": "u", "archive_info": {"hashes": {"sha256": "bb"}}}}]}"#;
@@ -216,7 +303,10 @@ mod tests {
     #[test]
     fn the_lock_names_each_wheel_by_hash_and_is_sorted() {
         let template = template(Path::new("."));
-        let text = lock_text(&template, &serde_json::from_str::<Report>(REPORT).unwrap());
+        let text = lock_text(
+            Wanted::of(&template, RELOCK),
+            &serde_json::from_str::<Report>(REPORT).unwrap(),
+        );
         assert!(
             text.ends_with("\nattrs==3 --hash=sha256:bb\nsix==1.2 --hash=sha256:aa\n"),
             "{text}"
@@ -232,11 +322,14 @@ mod tests {
     fn a_lock_made_for_other_requirements_is_refused() {
         let folder = tempfile::tempdir().unwrap();
         let mut template = template(folder.path());
-        let text = lock_text(&template, &serde_json::from_str::<Report>(REPORT).unwrap());
+        let text = lock_text(
+            Wanted::of(&template, RELOCK),
+            &serde_json::from_str::<Report>(REPORT).unwrap(),
+        );
         fs::write(folder.path().join("t.lock"), &text).unwrap();
-        assert_eq!(read_lock(&template).unwrap(), text);
+        assert_eq!(read_lock(Wanted::of(&template, RELOCK)).unwrap(), text);
         template.python.requirements.push("more==1".into());
-        let error = read_lock(&template).unwrap_err().to_string();
+        let error = read_lock(Wanted::of(&template, RELOCK)).unwrap_err().to_string();
         assert!(
             error.ends_with("t.lock: made for other requirements; run: brig template lock t"),
             "{error}"
@@ -246,7 +339,8 @@ mod tests {
     #[test]
     fn the_shipped_lock_fits_the_shipped_template() {
         let data = Path::new(env!("CARGO_MANIFEST_DIR")).join("templates/data.toml");
-        let lock = read_lock(&Template::read(&data).unwrap()).unwrap();
+        let template = Template::read(&data).unwrap();
+        let lock = read_lock(Wanted::of(&template, RELOCK)).unwrap();
         assert!(packages(&lock).iter().any(|package| package.name == "pandas"), "{lock}");
     }
 

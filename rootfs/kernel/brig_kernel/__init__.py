@@ -1,7 +1,11 @@
-"""Runs one program that comes by a pipe, as `python3 FILE` would, and tells what a caller wants to know besides.
+"""Runs what comes by a pipe, and tells what a caller wants to know besides.
 
-The order of things: take the pipes away from descriptors 3 and 4; read the request; set the number of threads; make a fresh
-`__main__`; run; send the error, the open figures and `done`; end as Python ends (threads joined, atexit, exit code).
+The first request decides: `run` is one program, run as `python3 FILE` would; `start` makes a context, which runs many
+pieces of code one after the other and keeps their state (module `context`).
+
+The order of things of one program: take the pipes away from descriptors 3 and 4; read the request; set the number of
+threads; make a fresh `__main__`; run; send the error, the open figures and `done`; end as Python ends (threads joined,
+atexit, exit code).
 Protocol: frames of a little-endian u32 length and a JSON object; see README.md beside this package.
 
 Nothing here imports more than the start needs: `json`, `ast`, `traceback` and `asyncio` cost more than all the rest of
@@ -33,10 +37,14 @@ INTERRUPTED = 130
 
 
 def run(requests: int, events: int) -> None:
-    """Serves the one request of a one-shot session and ends the interpreter."""
+    """Serves the requests and ends the interpreter."""
     try:
         channel = Channel(requests, events)
         request = channel.receive()
+        if request.get("op") == "start":
+            from brig_kernel import context
+
+            sys.exit(context.serve(channel, request))
         program = Program.of(request)
         threads = request.get("threads")
     except (ChannelError, OSError) as error:

@@ -9,6 +9,8 @@ from brig_kernel import write_stderr
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
     from brig_kernel.channel import Channel
 
 MAX_DATUM = 512 << 10
@@ -24,22 +26,46 @@ METHODS = {
 }
 
 
+# Not a form of the value: what a chart shows, which travels beside the forms.
+CHART = "application/vnd.brig.chart+json"
+
+
 def send(channel: Channel, value: object, *, main: bool) -> None:
     """Sends a value in all forms it has."""
-    if not channel.is_ours():
-        return
-    data = {"text/plain": _plain(value), **_rich(value)}
+    if channel.is_ours():
+        send_data(channel, forms(value), main=main)
+
+
+def _own_forms(value: object) -> dict[str, object]:
+    data: dict[str, object] = {"text/plain": _plain(value), **_rich(value)}
     figures = sys.modules.get("brig_kernel.figures")
     if figures is not None and figures.is_figure(value):
         image = figures.png(value)
         if image is not None:
             data["image/png"] = image
+            data[CHART] = figures.chart(value)
             figures.mark_sent(value)
-    send_data(channel, data, main=main)
+    return data
 
 
-def send_data(channel: Channel, data: dict[str, str], *, main: bool) -> None:
-    """Sends data, without those that are too long, each and together; what is left out is said on stderr."""
+# What gives the forms of a value; a context asks IPython.
+forms: Callable[[object], dict[str, object]] = _own_forms
+
+
+def send_data(
+    channel: Channel,
+    forms: Mapping[str, object],
+    *,
+    main: bool,
+    display_id: str | None = None,
+    update: bool = False,
+) -> None:
+    """Sends forms of a value, without those that are too long, each and together; what is left out is said."""
+    chart = forms.get(CHART)
+    data: dict[str, str] = {}
+    for kind, datum in forms.items():
+        if kind != CHART:
+            _add(data, str(kind), datum)
     for kind, text in list(data.items()):
         if len(text) <= MAX_DATUM and len(text.encode("utf-8", "replace")) <= MAX_DATUM:
             continue
@@ -51,7 +77,11 @@ def send_data(channel: Channel, data: dict[str, str], *, main: bool) -> None:
                 f"display: {kind} of {len(text)} characters left out, at most {MAX_DATUM} bytes can be shown\n"
             )
             del data[kind]
-    event = {"ev": "result", "main": main, "display_id": None, "data": data}
+    event = {"ev": "result", "main": main, "display_id": display_id, "data": data}
+    if update:
+        event["update"] = True
+    if chart:
+        event["chart"] = chart
     while not channel.send(event) and len(data) > 1:
         longest = max((kind for kind in data if kind != "text/plain"), key=lambda kind: len(data[kind]))
         write_stderr(f"display: {longest} left out, the forms of the value are too long together\n")

@@ -21,15 +21,19 @@ if TYPE_CHECKING:
 MAX_MESSAGE = 4 << 10
 MAX_TRACEBACK = 64 << 10
 
-HERE = os.path.dirname(__file__)
+# The whole layer.
+HERE = os.path.dirname(os.path.dirname(__file__))
 
 
-def report(program: Program, channel: Channel, error: BaseException) -> None:
-    """Sends the exception and prints it as Python does."""
+def report(program: Program, channel: Channel, error: BaseException) -> str:
+    """Sends the exception and prints it as Python does; gives what is printed."""
     remember(program.name, program.source)
     line = _line(program, error)
     text = ""
-    if not isinstance(error, SystemExit):
+    if type(error).__name__ == "UsageError" and type(error).__module__.startswith("IPython."):
+        # A magic used wrongly: its frames say nothing.
+        write_stderr(f"UsageError: {_message(error)}\n")
+    elif not isinstance(error, SystemExit):
         _strip(program, error, set())
         text = _text(program, error)
         _print(error, text)
@@ -42,6 +46,15 @@ def report(program: Program, channel: Channel, error: BaseException) -> None:
             "traceback": _cut(text, MAX_TRACEBACK),
         }
         channel.send(event)
+    return text
+
+
+def shown(error: BaseException) -> str:
+    """An exception that ends nothing, as Python prints it."""
+    try:
+        return "".join(traceback.format_exception(error))
+    except Exception:
+        return f"{type(error).__name__}: {_message(error)}\n"
 
 
 def _line(program: Program, error: BaseException) -> int | None:

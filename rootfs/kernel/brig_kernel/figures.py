@@ -5,6 +5,7 @@ from __future__ import annotations
 import binascii
 import io
 import sys
+import weakref
 
 from brig_kernel import display, write_stderr
 
@@ -16,8 +17,10 @@ if TYPE_CHECKING:
 
 # More than these are not sent: a program that forgets to close its figures has hundreds.
 MAX_FIGURES = 20
+# Of the chart, as JSON.
+MAX_CHART = 256 << 10
 
-_sent: set[int] = set()
+_sent: weakref.WeakSet[Any] = weakref.WeakSet()
 _count = 0
 
 
@@ -59,7 +62,31 @@ def is_figure(value: object) -> bool:
 
 def mark_sent(figure: Any) -> None:
     """Keeps a figure from being sent again at the end."""
-    _sent.add(id(figure))
+    _sent.add(figure)
+
+
+def begin() -> None:
+    """Counts anew: a piece of code of a context begins."""
+    global _count
+    _count = 0
+    _sent.clear()
+
+
+def close_all() -> None:
+    """Closes all figures, so that the next code starts with none."""
+    sys.modules["matplotlib.pyplot"].close("all")
+
+
+def chart(figure: Any) -> dict[str, Any] | None:
+    """What the figure shows, if it can be told."""
+    from brig_kernel import channel, charts
+
+    try:
+        told = charts.chart(figure)
+    except Exception:
+        # A plot that is not simple, of whatever kind, is a plot that can't be told.
+        return None
+    return told if told is not None and len(channel.encode(told)) <= MAX_CHART else None
 
 
 def png(figure: Any) -> str | None:
@@ -80,7 +107,7 @@ def png(figure: Any) -> str | None:
 
 def _send(channel: Channel, figure: Any, number: int) -> None:
     global _count
-    if id(figure) in _sent:
+    if figure in _sent:
         return
     mark_sent(figure)
     _count += 1
@@ -88,6 +115,6 @@ def _send(channel: Channel, figure: Any, number: int) -> None:
         if _count == MAX_FIGURES + 1:
             write_stderr(f"more than {MAX_FIGURES} figures: the others are not shown\n")
         return
-    image = png(figure)
-    if image is not None:
-        display.send_data(channel, {"text/plain": repr(figure), "image/png": image}, main=False)
+    data = display.forms(figure)
+    if len(data) > 1:
+        display.send_data(channel, data, main=False)

@@ -1,8 +1,8 @@
 """Output that leaves at once, a print in one piece.
 
 `python3 -u` writes each part of a print by itself: two system calls for a line, and lines of two threads mixed up. With
-buffered lines, what was printed without a newline is lost when the program is killed. So stdout is unbuffered, and print
-puts its parts together first.
+buffered lines, what was printed without a newline is lost when the program is killed. So stdout is unbuffered, and
+print puts its parts together first.
 """
 
 from __future__ import annotations

@@ -90,20 +90,23 @@ class Program:
         if any(code.co_flags & COROUTINE for code in pieces):
             import asyncio
 
-            return shown, asyncio.run(_run_awaiting(pieces, space))
+            return shown, asyncio.run(run_awaiting(pieces, space))
         value = None
         for code in pieces:
             value = eval(code, space)
         return shown, value
 
-    def compile(self) -> tuple[list[CodeType], bool]:
-        """The code of all statements, and of the last expression apart if its value is to be shown."""
-        tree = compile(self.source, self.name, "exec", PARSE, dont_inherit=True)
+    def compile(self, futures: int = 0) -> tuple[list[CodeType], bool]:
+        """The code of all statements, and of the last expression apart if its value is to be shown.
+
+        `futures` are the `from __future__` imports of earlier code that hold for this too.
+        """
+        tree = compile(self.source, self.name, "exec", PARSE | futures, dont_inherit=True)
         last = tree.body[-1] if tree.body else None
         if not isinstance(last, _ast.Expr) or self._is_muted(last):
-            return [compile(tree, self.name, "exec", AWAIT, dont_inherit=True)], False
+            return [compile(tree, self.name, "exec", AWAIT | futures, dont_inherit=True)], False
         del tree.body[-1]
-        first = compile(tree, self.name, "exec", AWAIT, dont_inherit=True)
+        first = compile(tree, self.name, "exec", AWAIT | futures, dont_inherit=True)
         flags = AWAIT | first.co_flags & FUTURES
         second = compile(_ast.Expression(last.value), self.name, "eval", flags, dont_inherit=True)
         return [first, second], True
@@ -129,10 +132,7 @@ class Program:
 
     def _enter_main(self) -> dict[str, object]:
         sys.argv = self.arguments or [self.file or "-c"]
-        sys.path.insert(0, os.getcwd())
-        # Isolated interpreters ignore these variables, programs expect them to work.
-        sys.path[1:1] = [path for path in os.environ.get("PYTHONPATH", "").split(":") if path]
-        sys.dont_write_bytecode |= bool(os.environ.get("PYTHONDONTWRITEBYTECODE"))
+        open_path(os.getcwd())
         # Kept by the class: among the module's attributes it would be a global variable of the program.
         Main.program = self
         main = Main("__main__")
@@ -142,6 +142,13 @@ class Program:
             space["__file__"] = self.file
         sys.modules["__main__"] = main
         return space
+
+
+def open_path(first: str) -> None:
+    """Lets modules be found in a folder, and where variables say; isolated interpreters ignore these."""
+    sys.path.insert(0, first)
+    sys.path[1:1] = [path for path in os.environ.get("PYTHONPATH", "").split(":") if path]
+    sys.dont_write_bytecode |= bool(os.environ.get("PYTHONDONTWRITEBYTECODE"))
 
 
 class _StandardPath:
@@ -156,7 +163,7 @@ class _StandardPath:
         sys.path = self._path
 
 
-async def _run_awaiting(pieces: list[CodeType], space: dict[str, object]) -> object:
+async def run_awaiting(pieces: list[CodeType], space: dict[str, object]) -> object:
     value: object = None
     for code in pieces:
         value = eval(code, space)

@@ -36,35 +36,42 @@ class Outcome:
         return error
 
 
+def spawn(folder: str, environment: dict[str, str]) -> tuple[subprocess.Popen[bytes], int, int]:
+    """Starts a kernel; gives it, and the ends of its pipes of frames and requests."""
+    theirs_in, ours_out = os.pipe()
+    ours_in, theirs_out = os.pipe()
+    # Numbers above those that they get: neither is overwritten before it is copied.
+    theirs = [fcntl.fcntl(end, fcntl.F_DUPFD_CLOEXEC, 10) for end in (theirs_in, theirs_out)]
+    os.close(theirs_in)
+    os.close(theirs_out)
+    variables = {
+        "PATH": os.environ["PATH"],
+        "LANG": "C.UTF-8",
+        "HOME": folder,
+        "TMPDIR": folder,
+        "MPLBACKEND": "Agg",
+    }
+    process = subprocess.Popen(
+        [sys.executable, "-I", "-u", str(KERNEL)],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        cwd=folder,
+        env={**variables, **environment},
+        close_fds=False,
+        start_new_session=True,
+        preexec_fn=lambda: [os.dup2(end, number) for number, end in enumerate(theirs, 3)] and None,
+    )
+    for end in theirs:
+        os.close(end)
+    return process, ours_in, ours_out
+
+
 class Kernel:
     """A kernel with its request sent."""
 
     def __init__(self, folder: str, request: dict[str, Any] | bytes, environment: dict[str, str]) -> None:
-        theirs_in, ours_out = os.pipe()
-        ours_in, theirs_out = os.pipe()
-        # Numbers above those that they get: neither is overwritten before it is copied.
-        theirs = [fcntl.fcntl(end, fcntl.F_DUPFD_CLOEXEC, 10) for end in (theirs_in, theirs_out)]
-        os.close(theirs_in)
-        os.close(theirs_out)
-        variables = {
-            "PATH": os.environ["PATH"],
-            "LANG": "C.UTF-8",
-            "HOME": folder,
-            "TMPDIR": folder,
-            "MPLBACKEND": "Agg",
-        }
-        self.process = subprocess.Popen(
-            [sys.executable, "-I", "-u", str(KERNEL)],
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            cwd=folder,
-            env={**variables, **environment},
-            close_fds=False,
-            preexec_fn=lambda: [os.dup2(end, number) for number, end in enumerate(theirs, 3)] and None,
-        )
-        for end in theirs:
-            os.close(end)
+        self.process, ours_in, ours_out = spawn(folder, environment)
         self.frames = os.fdopen(ours_in, "rb")
         body = request if isinstance(request, bytes) else json.dumps(request).encode()
         with contextlib.suppress(BrokenPipeError), os.fdopen(ours_out, "wb") as requests:
