@@ -329,19 +329,18 @@ type Command = (Vec<Vec<u8>>, Option<Vec<u8>>);
 
 /// The arguments of a program and its working directory.
 fn command(session: &Session, work: Work) -> Result<Command, Refusal> {
-    let more: &[&str] = match work {
+    match work {
         Work::Command { argv, .. } if argv.is_empty() => return Err(invalid("argv", "is empty".to_owned())),
         Work::Command { argv, directory } => return Ok((argv, directory)),
-        Work::Kernel => &[],
-        Work::Context => &["--context"],
-    };
+        // The first request says which of the two the driver is.
+        Work::Kernel | Work::Context => {}
+    }
     let Some(interpreter) = &session.template.interpreter else {
         let message = format!("{} has no interpreter", session.template.id);
         return Err(invalid("template", message));
     };
     let argv = [interpreter.as_str(), "-I", "-u", KERNEL];
-    let argv = argv.iter().chain(more).map(|part| part.as_bytes().to_vec());
-    Ok((argv.collect(), None))
+    Ok((argv.iter().map(|part| part.as_bytes().to_vec()).collect(), None))
 }
 
 fn invalid(field: &str, message: String) -> Refusal {
