@@ -40,8 +40,6 @@ const EVENTS: usize = 4;
 const PAGE_BYTES: usize = 3 * MESSAGE_MAX;
 /// How long a client may take for the first message of Run.
 const PATIENCE: Duration = Duration::from_secs(60);
-/// How long code may go on after an interrupt.
-const INTERRUPT: Duration = Duration::from_secs(2);
 const SIGINT: i32 = 2;
 
 /// Serves Executions.
@@ -119,6 +117,7 @@ impl Executions for ExecutionsService {
             .get(&principal, "execution_id", &request.into_inner().execution_id)?;
         let state = execution.log.progress().state.into();
         execution.stop.tell(StopCause::Cancel);
+        execution.remember(&self.0.jailer).await;
         Ok(Response::new(v1::ExecutionsCancelResponse { state }))
     }
 
@@ -132,6 +131,7 @@ impl Executions for ExecutionsService {
         let signal = checked_signal(&asked)?;
         running(&execution)?;
         execution.signal(asked.signal);
+        execution.remember(&self.0.jailer).await;
         self.send_signal(&execution, signal).await?;
         Ok(Response::new(v1::ExecutionsSignalResponse {}))
     }
@@ -149,7 +149,8 @@ impl Executions for ExecutionsService {
         }
         let state = running(&execution)?;
         if execution.interrupt() {
-            tokio::spawn(end_interrupted(Arc::clone(&execution)));
+            execution.remember(&self.0.jailer).await;
+            tokio::spawn(Arc::clone(&execution).end_interrupted());
         }
         self.send_signal(&execution, SIGINT).await?;
         Ok(Response::new(v1::ExecutionsInterruptResponse { state: state.into() }))
@@ -239,12 +240,14 @@ impl ExecutionsService {
             })?;
         let execution = Arc::clone(execution);
         match used {
-            None => host.tasks.clone().spawn(session::run(host, execution, job, place)),
-            Some(used) => host
-                .kept_tasks
-                .clone()
-                .spawn(kept::execution::run(host, execution, job, place, used)),
-        };
+            None => {
+                host.tasks.clone().spawn(session::run(host, execution, job, place));
+            }
+            Some(used) => {
+                let task = kept::execution::run(Arc::clone(&host), execution, job, place, used);
+                host.spawn_kept(task);
+            }
+        }
         Ok(())
     }
 
@@ -299,12 +302,6 @@ fn running(execution: &Execution) -> Result<v1::ExecutionState, Problem> {
         _ => "has not started",
     };
     Err(Problem::NotRunning(execution.id.to_string(), why))
-}
-
-/// Ends code that goes on after an interrupt. Harmless for what has ended.
-async fn end_interrupted(execution: Arc<Execution>) {
-    tokio::time::sleep(INTERRUPT).await;
-    execution.stop.tell(StopCause::Interrupt);
 }
 
 fn checked_signal(asked: &v1::ExecutionsSignalRequest) -> Result<i32, Problem> {
@@ -399,7 +396,6 @@ fn accept_record(execution: &Execution, job: &Job) -> Accept {
         inputs: execution.inputs.iter().map(input).collect(),
         limits: record_limits(&job.limits),
         time: execution.create_time,
-        outline: None,
     }
 }
 

@@ -59,6 +59,8 @@ pub struct Host {
     pub tasks: TaskTracker,
     /// Every kept session and every execution in one. They may outlive the daemon, which does not wait for them.
     pub kept_tasks: TaskTracker,
+    /// Cancelled when the daemon leaves kept sessions to the next one: it does nothing about them any more.
+    pub leaving: CancellationToken,
     /// Cancelled when the daemon is about to stop: nothing new is accepted.
     pub draining: CancellationToken,
 }
@@ -82,6 +84,12 @@ impl Host {
         self.connections.resize(config.limits.connections);
         self.clients.replace(config.clients.clone());
         *self.config.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(config);
+    }
+
+    /// Does something about a kept session until the daemon leaves that to the next one.
+    pub fn spawn_kept(&self, task: impl Future<Output = ()> + Send + 'static) {
+        let task = self.leaving.clone().run_until_cancelled_owned(task);
+        self.kept_tasks.spawn(task);
     }
 
     /// Sessions that exist or are being made.

@@ -22,7 +22,7 @@ use tokio::sync::{mpsc, oneshot};
 use tokio_util::sync::CancellationToken;
 use tracing::debug;
 
-use connection::{Command, Connection};
+use connection::{Command, Connection, Late};
 
 /// What the jailer may say about one session before somebody listens; it is asked for each but the last.
 const SESSION_EVENTS: usize = 8;
@@ -150,6 +150,12 @@ impl Jailer {
         self.command(Command::Send(request)).await
     }
 
+    /// Sends a request that is put together when its turn comes, so that of several the last one says the latest. Returns
+    /// when it is on its way.
+    pub async fn ask_late(&self, request: impl FnOnce() -> Request + Send + 'static) -> Result<(), JailerError> {
+        self.answered(|sent| Command::Late(Late(Box::new(request)), sent)).await
+    }
+
     /// Asks what the host can enforce.
     pub async fn host(&self) -> Result<HostReport, JailerError> {
         self.answered(Command::Host).await
@@ -162,7 +168,7 @@ impl Jailer {
 
     /// Says that this brigd is about to end on purpose, and waits until that is on its way.
     pub async fn hand_over(&self) -> Result<(), JailerError> {
-        self.answered(Command::HandOver).await
+        self.ask_late(|| Request::Handover).await
     }
 
     /// The version of brig-jailer, for people.
@@ -223,6 +229,11 @@ impl Jail {
         &self.id
     }
 
+    /// The jailer that made it.
+    pub fn jailer(&self) -> &Jailer {
+        &self.jailer
+    }
+
     /// Sends a request about this session.
     pub async fn ask(&self, request: Request) -> Result<(), JailerError> {
         self.jailer.ask(request).await
@@ -231,13 +242,18 @@ impl Jail {
     /// What the jailer says next about this session; `None` when the jailer is gone or has said its last.
     pub async fn next(&mut self) -> Option<Message> {
         let message = self.events.recv().await;
-        self.closed |= matches!(
-            &message,
-            Some(Message {
-                event: Event::Closed { .. },
-                ..
-            })
-        );
+        self.note(message.as_ref());
+        message
+    }
+
+    fn note(&mut self, message: Option<&Message>) {
+        self.closed |= message.is_some_and(|message| matches!(message.event, Event::Closed { .. }));
+    }
+
+    /// What the jailer has said about this session already.
+    pub fn said(&mut self) -> Option<Message> {
+        let message = self.events.try_recv().ok();
+        self.note(message.as_ref());
         message
     }
 
@@ -264,6 +280,11 @@ impl Jail {
 }
 
 impl Process {
+    /// The jailer that it runs by.
+    pub fn jailer(&self) -> &Jailer {
+        &self.jailer
+    }
+
     /// The name of the execution.
     pub fn id(&self) -> &Id {
         &self.execution
@@ -298,16 +319,6 @@ impl Process {
             session,
             execution,
             input,
-        })
-        .await;
-    }
-
-    /// Replaces what the next brigd is told about it.
-    pub async fn remember(&self, memo: Vec<u8>) {
-        self.tell(|session, execution| Request::Memo {
-            session,
-            execution: Some(execution),
-            memo,
         })
         .await;
     }

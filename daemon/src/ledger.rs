@@ -26,7 +26,7 @@ use tokio::sync::{mpsc, oneshot};
 use brig_jailer::ids::Id;
 
 pub use record::{
-    Accept, Adopted, Artifact, Body, Finish, Input, Kind, Limits, Origin, Record, Refused, SessionClosed,
+    Accept, Artifact, Body, Finish, Input, Kind, Limits, OpenEnds, Origin, Record, Refused, SessionClosed,
     SessionOpened, Usage, Work,
 };
 use writer::{Request, Writer};
@@ -142,14 +142,14 @@ impl Ledger {
         self.ask(|answer| Request::Closed(closed, answer)).await
     }
 
-    /// Marks what a former brigd left running as lost, but for what was adopted.
-    pub async fn settle(&self, adopted: Adopted) -> Result<(), LedgerError> {
+    /// Marks what a former brigd left running as lost, but for what goes on.
+    pub async fn settle(&self, adopted: OpenEnds) -> Result<(), LedgerError> {
         self.ask(|answer| Request::Settle(adopted, answer)).await
     }
 
-    /// What was kept of an execution for the next brigd.
-    pub async fn outline(&self, execution: &Id) -> Result<Option<Vec<u8>>, LedgerError> {
-        self.ask(|answer| Request::Outline(execution.clone(), answer)).await
+    /// What has begun and not ended, as far as it is recorded.
+    pub async fn open_ends(&self) -> Result<OpenEnds, LedgerError> {
+        self.ask(Request::OpenEnds).await
     }
 
     /// Looks an execution up.

@@ -3,11 +3,12 @@
 use std::sync::Arc;
 
 use nix::unistd::{Gid, Group, Uid, User};
+use serde::{Deserialize, Serialize};
 
 use crate::config::{Client, Role};
 
 /// Who asks, and what they may do. Everything a request does is done in this name.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Principal {
     pub tenant: String,
     pub class: String,

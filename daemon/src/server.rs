@@ -97,6 +97,7 @@ pub fn open(config: &Config, jailer: Jailer) -> Result<Arc<Host>, StartError> {
         session_places: Slots::new(config.limits.sessions),
         tasks: Default::default(),
         kept_tasks: Default::default(),
+        leaving: CancellationToken::new(),
         draining: CancellationToken::new(),
     }))
 }
@@ -135,9 +136,9 @@ pub async fn run(
     health.set_not_serving::<ExecutionsServer<ExecutionsService>>().await;
     drain(&host).await;
     match ending {
+        Ending::HandOver if !jailer_gone => leave_sessions(&host).await,
         // A jailer that is gone has ended them.
-        Ending::HandOver => drop(host.jailer.hand_over().await),
-        Ending::CloseSessions => close_sessions(&host).await,
+        Ending::HandOver | Ending::CloseSessions => close_sessions(&host).await,
     }
     stop.cancel();
     say_goodbye(serving).await;
@@ -172,6 +173,28 @@ async fn drain(host: &Host) {
         .for_each(|execution| execution.stop.tell(StopCause::Shutdown));
     if tokio::time::timeout(TEARDOWN, host.tasks.wait()).await.is_err() {
         warn!(left = host.tasks.len(), "sessions not confirmed closed");
+    }
+}
+
+/// Leaves the sessions that are kept to the next daemon, as they are.
+async fn leave_sessions(host: &Host) {
+    host.leaving.cancel();
+    host.kept_tasks.close();
+    // Each ends where it next waits for something.
+    if tokio::time::timeout(TEARDOWN, host.kept_tasks.wait()).await.is_err() {
+        warn!(left = host.kept_tasks.len(), "kept sessions not left alone");
+    }
+    let mut left = host.registry.living();
+    left.retain(|execution| execution.kept.is_some());
+    info!(
+        sessions = host.registry.sessions().len(),
+        executions = left.len(),
+        "sessions left to the next daemon"
+    );
+    left.iter()
+        .for_each(|execution| execution.log.leave(Problem::Draining.status()));
+    if let Err(error) = host.jailer.hand_over().await {
+        error!(%error, "handover failed");
     }
 }
 

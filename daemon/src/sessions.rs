@@ -90,6 +90,7 @@ impl Sessions for SessionsService {
             return Err(session.closed_problem().into());
         }
         session.set(settings);
+        session.remember(&self.0.jailer).await;
         Ok(Response::new(v1::SessionsUpdateResponse {
             session: Some(session.show()),
         }))
@@ -109,6 +110,7 @@ impl Sessions for SessionsService {
         fields.done()?;
         let session = self.0.registry.session(&principal, &asked.session_id)?;
         session.end(SessionCloseReason::Asked);
+        session.remember(&self.0.jailer).await;
         // The state says whether the time was enough.
         let _ = tokio::time::timeout(CLOSING, session.gone()).await;
         Ok(Response::new(v1::SessionsCloseResponse {
@@ -159,7 +161,7 @@ impl SessionsService {
                 error => Problem::Ledger(error),
             })?;
         let task = life::run(Arc::clone(host), Arc::clone(session), inbox, place);
-        host.kept_tasks.spawn(task);
+        host.spawn_kept(task);
         Ok(())
     }
 }

@@ -21,6 +21,7 @@ struct Bounds {
 /// A place; free again when it is dropped.
 #[derive(Debug)]
 pub struct Slot {
+    /// None if it was taken beyond all that there are.
     permit: Option<OwnedSemaphorePermit>,
     slots: Arc<Slots>,
 }
@@ -44,6 +45,18 @@ impl Slots {
     pub fn try_take(self: &Arc<Self>) -> Option<Slot> {
         let permit = Arc::clone(&self.semaphore).try_acquire_owned().ok()?;
         Some(self.slot(permit))
+    }
+
+    /// Takes a place for what exists already, also where there is none: it goes when it is given back.
+    pub fn take_over(self: &Arc<Self>) -> Slot {
+        let permit = Arc::clone(&self.semaphore).try_acquire_owned().ok();
+        if permit.is_none() {
+            self.lock().surplus += 1;
+        }
+        Slot {
+            permit,
+            slots: Arc::clone(self),
+        }
     }
 
     /// How many places are taken.
@@ -82,14 +95,15 @@ impl Slots {
 impl Drop for Slot {
     fn drop(&mut self) {
         let mut bounds = self.slots.lock();
-        if bounds.surplus > 0
-            && let Some(permit) = self.permit.take()
-        {
-            bounds.surplus -= 1;
-            permit.forget();
+        // Given back here, before somebody can look.
+        match (bounds.surplus, self.permit.take()) {
+            (0, Some(permit)) => drop(permit),
+            (0, None) => self.slots.semaphore.add_permits(1),
+            (_, permit) => {
+                bounds.surplus -= 1;
+                permit.map(OwnedSemaphorePermit::forget);
+            }
         }
-        // Else given back here, before somebody can look.
-        self.permit = None;
     }
 }
 
@@ -110,6 +124,21 @@ mod tests {
         assert_eq!(slots.taken(), 0);
         let _one = slots.try_take().unwrap();
         assert!(slots.try_take().is_none());
+    }
+
+    #[tokio::test]
+    async fn what_exists_already_has_a_place_also_where_there_is_none() {
+        let slots = Slots::new(2);
+        let mut taken: Vec<_> = (0..4).map(|_| slots.take_over()).collect();
+        assert_eq!(slots.taken(), 4);
+        // Those that are beyond go first or last.
+        for left in [3, 2, 1, 0] {
+            let last = taken.pop();
+            drop(last);
+            assert_eq!(slots.taken(), left);
+            assert_eq!(slots.try_take().is_some(), left < 2);
+            taken.rotate_left(usize::from(left == 3));
+        }
     }
 
     #[tokio::test]

@@ -277,7 +277,7 @@ pub struct HeldExecution {
     pub memo: Vec<u8>,
     pub pid: u32,
     pub streams: Streams,
-    /// Time since the program was started, in milliseconds.
+    /// Time since the program was started, up to its end, in milliseconds.
     pub age_ms: u64,
     /// Wall time that it still has, in milliseconds; absent where there is no limit.
     pub left_ms: Option<u64>,

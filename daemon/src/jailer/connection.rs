@@ -23,7 +23,17 @@ pub(super) enum Command {
     Send(Request),
     Host(oneshot::Sender<HostReport>),
     Reload(oneshot::Sender<Option<String>>),
-    HandOver(oneshot::Sender<()>),
+    /// Told once it is on the socket.
+    Late(Late, oneshot::Sender<()>),
+}
+
+/// A request that is put together when its turn comes.
+pub(super) struct Late(pub(super) Box<dyn FnOnce() -> Request + Send>);
+
+impl std::fmt::Debug for Late {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Late")
+    }
 }
 
 /// What the task owns.
@@ -159,9 +169,9 @@ impl Connection {
                 self.reloads.push_back(answer);
                 Request::Reload
             }
-            Command::HandOver(sent) => {
+            Command::Late(request, sent) => {
                 self.sent = Some(sent);
-                Request::Handover
+                (request.0)()
             }
             Command::Make(make, events) => {
                 self.routes.insert(make.session.clone(), Route::new(events));

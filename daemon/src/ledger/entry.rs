@@ -95,12 +95,6 @@ fn insert_accept(
             number,
             time_ms
         ])?;
-    if let Some(outline) = &accept.outline {
-        *written += outline.len();
-        transaction
-            .prepare_cached("INSERT INTO outlines (execution, spec) VALUES (?1, ?2)")?
-            .execute(params![execution, outline])?;
-    }
     Ok(Ok(()))
 }
 
@@ -133,9 +127,6 @@ fn insert_finish(
             "UPDATE executions SET finish_number = ?2, status = ?3, finish_time_ms = ?4 WHERE execution = ?1",
         )?
         .execute(params![execution, number, finish.status, time_ms])?;
-    transaction
-        .prepare_cached("DELETE FROM outlines WHERE execution = ?1")?
-        .execute(params![execution])?;
     Ok(Ok(()))
 }
 

@@ -26,14 +26,6 @@ pub(super) fn record(connection: &Connection, execution: &Id) -> rusqlite::Resul
     Ok(Some(Record { accept, finish }))
 }
 
-/// Reads what is kept of an execution for the next brigd.
-pub(super) fn outline(connection: &Connection, execution: &Id) -> rusqlite::Result<Option<Vec<u8>>> {
-    connection
-        .prepare_cached("SELECT spec FROM outlines WHERE execution = ?1")?
-        .query_row(params![execution.as_str()], |row| row.get(0))
-        .optional()
-}
-
 fn entry<T: DeserializeOwned>(connection: &Connection, execution: &Id, kind: &str) -> rusqlite::Result<Option<T>> {
     let data: Option<String> = connection
         .prepare_cached(

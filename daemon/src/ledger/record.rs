@@ -37,9 +37,6 @@ pub struct Accept {
     pub limits: Limits,
     #[serde(with = "millis", rename = "time_ms")]
     pub time: SystemTime,
-    /// What the next brigd needs of it, if it outlives this one; no entry has it, and it goes with the end.
-    #[serde(skip)]
-    pub outline: Option<Vec<u8>>,
 }
 
 /// A kept session that will be made.
@@ -213,9 +210,9 @@ pub struct Record {
     pub finish: Option<Finish>,
 }
 
-/// What goes on although brigd was gone: all else that was running is lost.
+/// What has begun and not ended.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Adopted {
+pub struct OpenEnds {
     pub executions: HashSet<Id>,
     pub sessions: HashSet<Id>,
 }

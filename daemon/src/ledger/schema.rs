@@ -98,12 +98,6 @@ const SESSIONS: &str = "
         ) STRICT;
         CREATE INDEX sessions_of_tenant ON sessions (tenant, open_time_ms);
         CREATE INDEX sessions_open ON sessions (open_number) WHERE close_number IS NULL;
-
-        -- What the next brigd needs of an execution that outlives this one; gone with its end.
-        CREATE TABLE outlines (
-            execution TEXT PRIMARY KEY,
-            spec BLOB NOT NULL
-        ) STRICT;
     ";
 
 /// Brings the tables up to date, each step in a transaction of its own.

@@ -44,7 +44,6 @@ fn accept(execution: &str) -> Accept {
             ..Limits::default()
         },
         time: UNIX_EPOCH + Duration::from_millis(1_700_000_000_123),
-        outline: None,
     }
 }
 
@@ -162,7 +161,7 @@ async fn what_was_left_running_is_lost_after_the_next_start() {
     ledger.close().await.unwrap();
 
     let ledger = Ledger::open(&path).unwrap();
-    ledger.settle(Adopted::default()).await.unwrap();
+    ledger.settle(OpenEnds::default()).await.unwrap();
     let mut ends = Vec::new();
     for execution in ["e1", "e2", "e3"] {
         let finish = ledger.get(&id(execution)).await.unwrap().unwrap().finish.unwrap();
@@ -174,7 +173,7 @@ async fn what_was_left_running_is_lost_after_the_next_start() {
     let count = "SELECT CAST(count(*) AS TEXT) FROM entries";
     assert_eq!(texts(&path, count), ["6"]);
     let ledger = Ledger::open(&path).unwrap();
-    ledger.settle(Adopted::default()).await.unwrap();
+    ledger.settle(OpenEnds::default()).await.unwrap();
     ledger.close().await.unwrap();
     assert_eq!(texts(&path, count), ["6"]);
 }
@@ -377,7 +376,7 @@ async fn with_little_space_left_work_is_refused_and_running_work_is_finished() {
         ledger.refused(refused("no space")).await,
         Err(LedgerError::NoSpace { .. })
     ));
-    ledger.settle(Adopted::default()).await.unwrap();
+    ledger.settle(OpenEnds::default()).await.unwrap();
     assert_eq!(
         ledger.get(&id("e1")).await.unwrap().unwrap().finish.unwrap().status,
         "lost"
@@ -496,7 +495,7 @@ async fn kill_minus_nine_loses_nothing_that_was_answered() {
             Some(finish(execution.as_str()))
         );
     }
-    ledger.settle(Adopted::default()).await.unwrap();
+    ledger.settle(OpenEnds::default()).await.unwrap();
     let accepted = told("accepted ");
     assert!(accepted.len() >= 40);
     for execution in accepted {
@@ -563,7 +562,7 @@ async fn what_was_adopted_is_not_lost() {
     }
     ledger.close().await.unwrap();
     let ledger = Ledger::open(&path).unwrap();
-    let adopted = Adopted {
+    let adopted = OpenEnds {
         executions: [id("e1")].into(),
         sessions: [id("s1")].into(),
     };
@@ -576,20 +575,6 @@ async fn what_was_adopted_is_not_lost() {
     ledger.close().await.unwrap();
     let reasons = "SELECT reason FROM sessions ORDER BY session";
     assert_eq!(texts(&path, reasons), ["idle", "lost"]);
-}
-
-#[tokio::test]
-async fn an_outline_is_there_until_the_end_of_its_execution() {
-    let (_directory, path) = place();
-    let ledger = Ledger::open(&path).unwrap();
-    let kept = Accept {
-        outline: Some(b"outline".to_vec()),
-        ..accept("e1")
-    };
-    ledger.accept(kept).await.unwrap();
-    assert_eq!(ledger.outline(&id("e1")).await.unwrap(), Some(b"outline".to_vec()));
-    ledger.finish(finish("e1")).await.unwrap();
-    assert_eq!(ledger.outline(&id("e1")).await.unwrap(), None);
 }
 
 #[tokio::test]
@@ -611,7 +596,7 @@ async fn a_ledger_of_the_first_version_keeps_its_entries_and_their_numbers() {
         DROP TABLE entries; ALTER TABLE old RENAME TO entries;
         CREATE INDEX entries_of_tenant ON entries (tenant, time_ms);
         UPDATE executions SET accept_number = accept_number + 40, finish_number = finish_number + 40;
-        DROP TABLE sessions; DROP TABLE outlines; DELETE FROM migrations WHERE version = 2;";
+        DROP TABLE sessions; DELETE FROM migrations WHERE version = 2;";
     connection.execute_batch(back).unwrap();
     drop(connection);
     let ledger = Ledger::open(&path).unwrap();

@@ -10,7 +10,7 @@ use tokio::sync::mpsc;
 use brig_jailer::ids::Id;
 
 use super::entry::{Entry, Problem};
-use super::record::{Accept, Adopted, Finish, Record, Refused, SessionClosed, SessionOpened};
+use super::record::{Accept, Finish, OpenEnds, Record, Refused, SessionClosed, SessionOpened};
 use super::{Answer, LedgerError, Options, database, read, schema};
 
 /// Requests that are written at one time, at most.
@@ -18,14 +18,17 @@ const BATCH: usize = 128;
 /// Written bytes after which the log is copied into the database.
 const CHECKPOINT_BYTES: usize = 4 * 1024 * 1024;
 
+const RUNNING: &str = "SELECT execution FROM executions WHERE finish_number IS NULL ORDER BY accept_number";
+const OPEN: &str = "SELECT session FROM sessions WHERE close_number IS NULL ORDER BY open_number";
+
 pub(super) enum Request {
     Accept(Box<Accept>, Answer<()>),
     Finish(Box<Finish>, Answer<()>),
     Refused(Box<Refused>, Answer<()>),
     Opened(Box<SessionOpened>, Answer<()>),
     Closed(SessionClosed, Answer<()>),
-    Settle(Adopted, Answer<()>),
-    Outline(Id, Answer<Option<Vec<u8>>>),
+    Settle(OpenEnds, Answer<()>),
+    OpenEnds(Answer<OpenEnds>),
     Get(Id, Answer<Option<Record>>),
     Close(Answer<()>),
 }
@@ -86,9 +89,8 @@ impl Writer {
         for (execution, answer) in batch.gets {
             let _ = answer.send(self.get(&execution));
         }
-        for (execution, answer) in batch.outlines {
-            let found = read::outline(&self.connection, &execution);
-            let _ = answer.send(found.map_err(|source| self.unreadable(source)));
+        for answer in batch.open_ends {
+            let _ = answer.send(self.open_ends().map_err(|source| self.unreadable(source)));
         }
     }
 
@@ -158,10 +160,8 @@ impl Writer {
     }
 
     /// Ends what a former brigd left running, but for what was adopted.
-    fn settle(&mut self, adopted: &Adopted) -> rusqlite::Result<()> {
-        let executions = "SELECT execution FROM executions WHERE finish_number IS NULL ORDER BY accept_number";
-        let sessions = "SELECT session FROM sessions WHERE close_number IS NULL ORDER BY open_number";
-        let (executions, sessions) = (self.ids(executions)?, self.ids(sessions)?);
+    fn settle(&mut self, adopted: &OpenEnds) -> rusqlite::Result<()> {
+        let (executions, sessions) = (self.ids(RUNNING)?, self.ids(OPEN)?);
         let time = SystemTime::now();
         let lost = executions.into_iter().filter(|id| !adopted.executions.contains(id));
         let lost = lost.map(|id| Entry::Finish(Box::new(Finish::lost(id, time))));
@@ -182,6 +182,13 @@ impl Writer {
             entries
                 .iter()
                 .try_for_each(|entry| entry.insert(transaction, written).map(|_| ()))
+        })
+    }
+
+    fn open_ends(&self) -> rusqlite::Result<OpenEnds> {
+        Ok(OpenEnds {
+            executions: self.ids(RUNNING)?.into_iter().collect(),
+            sessions: self.ids(OPEN)?.into_iter().collect(),
         })
     }
 
@@ -255,9 +262,9 @@ impl Writer {
 struct Batch {
     accepts: Vec<(Entry, Answer<()>)>,
     finishes: Vec<(Entry, Answer<()>)>,
-    settles: Vec<(Adopted, Answer<()>)>,
+    settles: Vec<(OpenEnds, Answer<()>)>,
     gets: Vec<(Id, Answer<Option<Record>>)>,
-    outlines: Vec<(Id, Answer<Option<Vec<u8>>>)>,
+    open_ends: Vec<Answer<OpenEnds>>,
 }
 
 impl Batch {
@@ -271,7 +278,7 @@ impl Batch {
                 Request::Opened(opened, answer) => batch.accepts.push((Entry::Opened(opened), answer)),
                 Request::Closed(closed, answer) => batch.finishes.push((Entry::Closed(closed), answer)),
                 Request::Settle(adopted, answer) => batch.settles.push((adopted, answer)),
-                Request::Outline(execution, answer) => batch.outlines.push((execution, answer)),
+                Request::OpenEnds(answer) => batch.open_ends.push(answer),
                 Request::Get(execution, answer) => batch.gets.push((execution, answer)),
                 Request::Close(answer) => closing.push(answer),
             }

@@ -5,6 +5,7 @@ mod limits;
 mod work;
 
 use std::collections::BTreeMap;
+use std::ops::Deref;
 use std::sync::Arc;
 
 use brig_jailer::ids::Id;
@@ -24,7 +25,8 @@ use crate::run::kept::Session;
 use crate::run::store::Store;
 use crate::status::Problem;
 
-use files::{check_expected, check_inputs};
+pub(super) use files::check_expected;
+use files::check_inputs;
 use limits::check_limits_within;
 pub(super) use limits::{artifact_limits, check_kept_limits, check_limits, check_times};
 use work::{check_interpreter, check_work};
@@ -40,20 +42,34 @@ pub struct Job {
     pub request: Option<Id>,
     pub work: Work,
     pub inputs: Vec<Input>,
-    pub expected: Vec<Expected>,
     pub environment: Vec<(Vec<u8>, Vec<u8>)>,
     /// Bytes for stdin; `None` leaves it closed.
     pub stdin: Option<Vec<u8>>,
     pub merge_stderr: bool,
-    pub want_inline: bool,
     pub on_disconnect: OnDisconnect,
-    pub policy: Arc<Policy>,
     pub template: Image,
+    pub conditions: Conditions,
+}
+
+/// What an execution runs under, and what is made of what it leaves: all that is needed once it has started.
+#[derive(Debug)]
+pub struct Conditions {
+    pub policy: Arc<Policy>,
     pub limits: Resolved,
     pub times: Times,
     pub clamped: Vec<Clamped>,
     /// Limits of artifacts, which narrow those of the policy.
     pub artifacts: ArtifactLimits,
+    pub expected: Vec<Expected>,
+    pub want_inline: bool,
+}
+
+impl Deref for Job {
+    type Target = Conditions;
+
+    fn deref(&self) -> &Conditions {
+        &self.conditions
+    }
 }
 
 /// A template, as far as it matters here.
@@ -248,25 +264,32 @@ fn admit_on(
         request,
         work,
         inputs,
-        expected,
         environment: environment.into_iter().map(bytes).collect(),
         stdin: (!spec.stdin.is_empty()).then(|| std::mem::take(&mut spec.stdin).to_vec()),
         merge_stderr: spec.merge_stderr,
-        want_inline: spec.want_artifacts() == WantArtifacts::Inline,
         on_disconnect: match spec.on_disconnect() {
             OnDisconnect::Unspecified => ground.on_disconnect,
             told => told,
         },
-        artifacts: artifact_limits(&asked, ground.artifacts.unwrap_or_else(|| ArtifactLimits::of(&policy))),
-        policy,
         template,
-        limits,
-        times: Times {
-            cpu_ms: times.cpu_ms.or(ground.times.cpu_ms),
-            idle_ms: times.idle_ms.or(ground.times.idle_ms),
+        conditions: Conditions {
+            artifacts: artifact_limits(&asked, ground.artifacts.unwrap_or_else(|| ArtifactLimits::of(&policy))),
+            policy,
+            limits,
+            times: Times {
+                cpu_ms: times.cpu_ms.or(ground.times.cpu_ms),
+                idle_ms: times.idle_ms.or(ground.times.idle_ms),
+            },
+            clamped,
+            expected,
+            want_inline: wants_inline(spec),
         },
-        clamped,
     })
+}
+
+/// Whether the caller wants the bytes of artifacts with the events.
+pub(super) fn wants_inline(spec: &ExecutionSpec) -> bool {
+    spec.want_artifacts() == WantArtifacts::Inline
 }
 
 /// Makes a name that no other execution or session has.

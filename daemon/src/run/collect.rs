@@ -14,7 +14,7 @@ use brig_proto::v1::{
 use crate::artifacts::{Guess, Judgement, Review, Spool, Stored};
 use crate::files::{Files, FilesError};
 use crate::names;
-use crate::run::admit::{Expected, Job, new_id};
+use crate::run::admit::{Conditions, Expected, new_id};
 use crate::run::finish::Full;
 use crate::run::gate;
 use crate::run::inputs::hex;
@@ -40,7 +40,7 @@ pub struct Collection {
 
 impl Collection {
     /// Bytes that the files take up, inputs and those outside of the working directory included.
-    pub fn disk_bytes(&self, job: &Job) -> u64 {
+    pub fn disk_bytes(&self, job: &Conditions) -> u64 {
         self.space.used_bytes.min(job.limits.disk_bytes)
     }
 
@@ -58,7 +58,7 @@ impl Collection {
 }
 
 /// How far a walk over a session's files goes: as deep as artifacts may lie, and over all files that there can be.
-pub fn walk(job: &Job) -> Walk {
+pub fn walk(job: &Conditions) -> Walk {
     Walk {
         max_entries: u32::try_from(job.limits.inodes)
             .unwrap_or(u32::MAX)
@@ -77,7 +77,7 @@ pub fn walk(job: &Job) -> Walk {
 pub async fn collect(
     workspace: &mut Workspace,
     since: Option<Time>,
-    job: &Job,
+    job: &Conditions,
     spool: &Spool,
     log: &Log,
 ) -> Collection {
@@ -92,6 +92,7 @@ pub async fn collect(
                     spool,
                     log,
                     left: job.limits.disk_bytes,
+                    told: log.artifacts(),
                     collection: &mut collection,
                 };
                 collector.run().await;
@@ -115,12 +116,14 @@ pub async fn collect(
 struct Collector<'c> {
     files: &'c mut Files,
     since: Option<Time>,
-    job: &'c Job,
+    job: &'c Conditions,
     spool: &'c Spool,
     log: &'c Log,
     /// What the files still to come may have together. All that the session can hold is enough for whatever was
     /// written; only holes, which cost the session nothing, come to more.
     left: u64,
+    /// What an earlier brigd collected of the same execution before it was gone.
+    told: Vec<Artifact>,
     collection: &'c mut Collection,
 }
 
@@ -166,6 +169,11 @@ impl Collector<'_> {
     }
 
     async fn take(&mut self, found: &Found) -> Result<(), FilesError> {
+        if let Some(told) = self.told.iter().find(|told| is_of(told, &found.path)) {
+            self.left = self.left.saturating_sub(told.size_bytes);
+            self.collection.artifacts.push(told.clone());
+            return Ok(());
+        }
         if found.path.len() > names::PATH_MAX {
             self.skipped("a path longer than 1,024 bytes");
             return Ok(());
@@ -203,6 +211,16 @@ impl Collector<'_> {
     fn skipped(&self, message: &str) {
         self.log.notice(NoticeKind::ArtifactSkipped, message);
     }
+}
+
+/// Whether an artifact is the file of a path.
+fn is_of(artifact: &Artifact, path: &[u8]) -> bool {
+    let own = if artifact.raw_path.is_empty() {
+        artifact.path.as_bytes()
+    } else {
+        &artifact.raw_path
+    };
+    own == path
 }
 
 fn artifact(found: &Found, stored: &Stored, judgement: &Judgement) -> Artifact {

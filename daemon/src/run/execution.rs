@@ -4,6 +4,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::SystemTime;
 
+use brig_jailer::api::Request;
+use brig_jailer::files::wire::Time;
 use brig_jailer::ids::Id;
 use brig_jailer::policy::Resolved;
 use brig_proto::v1;
@@ -11,16 +13,45 @@ use brig_proto::v1::execution_spec::Work as SpecWork;
 use brig_proto::v1::{EffectiveLimits, ExecutionResult, ExecutionSpec, InputFile, OnDisconnect};
 use prost::Message;
 use prost_types::Duration;
+use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 use tokio_util::sync::CancellationToken;
+use tracing::debug;
 
+use crate::jailer::Jailer;
 use crate::output::Output;
 use crate::principal::Principal;
-use crate::run::admit::{Content, Job, Work};
+use crate::run::admit::{Conditions, Content, Job, Work, check_expected, wants_inline};
+use crate::run::fields::Fields;
 use crate::run::finish::signal_bit;
 use crate::run::inputs::hex;
+use crate::run::journal::{JournalError, Kept};
 use crate::run::kept::Session;
+use crate::run::kept::memo::{ExecutionMemo, MemoError, Outline};
+use crate::run::life::Times;
 use crate::run::log::{Held, Log};
+
+/// How long code may go on after an interrupt.
+const INTERRUPT: std::time::Duration = std::time::Duration::from_secs(2);
+
+/// Why an execution can't be gone on with.
+#[derive(Debug, thiserror::Error)]
+pub enum NotRestored {
+    /// Nobody knows of it, or it was called off.
+    #[error("its program had not started")]
+    NotStarted,
+    #[error("other descriptors came than were told")]
+    Descriptors,
+    #[error("memo: {0}")]
+    Memo(#[from] MemoError),
+    #[error(transparent)]
+    Journal(#[from] JournalError),
+    #[error("the ledger has its end, or does not know it")]
+    Recorded,
+    /// It has an id or a request that is another's.
+    #[error("{0}")]
+    Taken(String),
+}
 
 /// One accepted execution, as long as somebody may ask for it.
 #[derive(Debug)]
@@ -67,7 +98,7 @@ pub struct Stop {
 }
 
 /// Why brigd stops an execution.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum StopCause {
     WallTime,
     Output,
@@ -97,17 +128,12 @@ impl Execution {
         kept: Option<Arc<Session>>,
     ) -> Self {
         let output = Output::new(job.limits.output_bytes);
-        let origin_user = spec.origin.as_ref().map_or("", |origin| &origin.user);
         Self {
             id: job.execution.clone(),
             session: job.session.clone(),
             request: job.request.clone(),
             digest,
-            user: if origin_user.is_empty() {
-                principal.user.clone()
-            } else {
-                origin_user.to_owned()
-            },
+            user: user(&principal, &spec),
             principal,
             policy: job.policy.id(),
             template: job.template.id.clone(),
@@ -129,6 +155,109 @@ impl Execution {
             ends_without_callers: job.on_disconnect == OnDisconnect::Cancel,
             spec,
         }
+    }
+
+    /// Makes the execution again that an earlier brigd began, and what it runs under.
+    pub fn restore(
+        id: Id,
+        session: &Arc<Session>,
+        outline: Outline,
+        memo: ExecutionMemo,
+        kept: Kept,
+    ) -> Result<(Self, Conditions), NotRestored> {
+        let (spec, inputs) = outline.asked()?;
+        let output = Output::new(outline.limits.output_bytes);
+        let log = Log::restore(id.clone(), session.id.clone(), Arc::clone(&output), kept)?;
+        let conditions = Conditions {
+            policy: Arc::clone(&session.policy),
+            limits: outline.limits,
+            times: outline.times,
+            clamped: outline.clamped,
+            artifacts: outline.artifacts,
+            // It was checked when it came.
+            expected: check_expected(&spec, &mut Fields::default()),
+            want_inline: wants_inline(&spec),
+        };
+        let stop = Stop::default();
+        if let Some(cause) = memo.stop {
+            stop.tell(cause);
+        }
+        let execution = Self {
+            id,
+            session: session.id.clone(),
+            request: outline.request,
+            digest: outline.digest,
+            user: user(&outline.principal, &spec),
+            principal: Arc::new(outline.principal),
+            policy: session.policy.id(),
+            template: session.template.id.clone(),
+            limits: effective_limits(&outline.limits),
+            inputs,
+            work_sha256: outline.work_sha256,
+            create_time: outline.create_time,
+            output,
+            log: Arc::new(log),
+            stop,
+            kept: Some(Arc::clone(session)),
+            interrupted: AtomicBool::new(memo.interrupted),
+            signals_sent: AtomicU64::new(memo.signals),
+            callers: AtomicUsize::new(0),
+            ends_without_callers: outline.ends_without_callers,
+            spec,
+        };
+        Ok((execution, conditions))
+    }
+
+    /// What another brigd needs to know of it once it has started.
+    pub fn outline(&self, conditions: &Conditions, since: Option<Time>, times: Times) -> Outline {
+        Outline {
+            spec: self.spec.encode_to_vec(),
+            inputs: self.inputs.iter().map(Message::encode_to_vec).collect(),
+            request: self.request.clone(),
+            digest: self.digest,
+            principal: self.principal.as_ref().clone(),
+            work_sha256: self.work_sha256.clone(),
+            create_time: self.create_time,
+            ends_without_callers: self.ends_without_callers,
+            limits: conditions.limits,
+            times: conditions.times,
+            clamped: conditions.clamped.clone(),
+            artifacts: conditions.artifacts,
+            since,
+            queued: times.queued,
+            startup: times.startup,
+        }
+    }
+
+    /// What may have changed since it was accepted.
+    pub fn memo(&self) -> ExecutionMemo {
+        ExecutionMemo {
+            stop: self.stop.cause(),
+            interrupted: self.is_interrupted(),
+            signals: self.signals_sent(),
+        }
+    }
+
+    /// Lets the jailer know what changed; returns when it will have it whatever happens.
+    pub async fn remember(self: &Arc<Self>, jailer: &Jailer) {
+        if self.kept.is_none() || self.log.is_finished() {
+            return;
+        }
+        let execution = Arc::clone(self);
+        let late = move || Request::Memo {
+            session: execution.session.clone(),
+            execution: Some(execution.id.clone()),
+            memo: execution.memo().encode(),
+        };
+        if let Err(error) = jailer.ask_late(late).await {
+            debug!(%error, "memo not sent");
+        }
+    }
+
+    /// Ends code that goes on after an interrupt. Harmless for what has ended.
+    pub async fn end_interrupted(self: Arc<Self>) {
+        tokio::time::sleep(INTERRUPT).await;
+        self.stop.tell(StopCause::Interrupt);
     }
 
     /// Shows the execution as it is now; `whole` with code, environment and all of the result.
@@ -189,8 +318,9 @@ impl Execution {
     /// What it takes up.
     pub fn holds(&self) -> Held {
         let log = self.log.holds();
+        let aside = self.kept.as_ref().map_or(0, |_| self.log.aside());
         Held {
-            memory_bytes: log.memory_bytes + self.spec.encoded_len() as u64,
+            memory_bytes: log.memory_bytes + aside + self.spec.encoded_len() as u64,
             ..log
         }
     }
@@ -230,6 +360,13 @@ impl Stop {
         self.told.cancelled().await;
         self.cause().unwrap_or(StopCause::Cancel)
     }
+}
+
+/// Who asked: the application's user, else the connection's.
+fn user(principal: &Principal, spec: &ExecutionSpec) -> String {
+    let origin = spec.origin.as_ref().map(|origin| &origin.user);
+    let named = origin.filter(|user| !user.is_empty());
+    named.unwrap_or(&principal.user).clone()
 }
 
 /// A result without what can be large: what the program wrote and showed.

@@ -39,6 +39,49 @@ pub struct Kept {
     pub journal: OwnedFd,
 }
 
+impl Kept {
+    /// Reads what was written down of the execution when it started.
+    pub fn outline(&self) -> Result<Vec<u8>, JournalError> {
+        let mut head = [0; 24];
+        if !read_exactly(&self.journal, &mut head, 0)? {
+            return Err(JournalError::Empty);
+        }
+        let head = Head::parse(&head)?;
+        let mut length = [0; 4];
+        let at = head.records();
+        let broken = JournalError::Broken(at);
+        if !read_exactly(&self.journal, &mut length, at)? {
+            return Err(broken);
+        }
+        let length = u32::from_le_bytes(length);
+        if u64::from(length) > JOURNAL_MAX {
+            return Err(broken);
+        }
+        let mut body = vec![0; usize::try_from(length).unwrap_or_default()];
+        if !read_exactly(&self.journal, &mut body, at.saturating_add(4))? {
+            return Err(broken);
+        }
+        match postcard::from_bytes(&body) {
+            Ok(Record::Outline(outline)) => Ok(outline),
+            _ => Err(broken),
+        }
+    }
+}
+
+/// Reads at a place; false where the file ends before.
+fn read_exactly(file: &OwnedFd, bytes: &mut [u8], at: u64) -> io::Result<bool> {
+    let mut done = 0;
+    while done < bytes.len() {
+        match rustix::io::pread(file, &mut bytes[done..], at.saturating_add(done as u64)) {
+            Ok(0) => return Ok(false),
+            Ok(read) => done += read,
+            Err(rustix::io::Errno::INTR) => {}
+            Err(error) => return Err(error.into()),
+        }
+    }
+    Ok(true)
+}
+
 /// Why the log of an execution can't be read again.
 #[derive(Debug, thiserror::Error)]
 pub enum JournalError {
@@ -66,6 +109,8 @@ pub(super) enum Record {
     Heard(Mark, Option<ErrorClaim>),
     /// Nothing more of the output counts.
     Sealed([Count; 2]),
+    /// What the next brigd needs to know of the execution; the first one.
+    Outline(Vec<u8>),
 }
 
 /// Counts that change in place.
@@ -99,13 +144,27 @@ impl Head {
     /// Where the bytes for stdin begin in the journal.
     pub(super) const STDIN: u64 = PAGE;
 
+    /// Reads the beginning of a journal.
+    fn parse(bytes: &[u8]) -> Result<Self, JournalError> {
+        match &bytes[..8] {
+            magic if *magic == MAGIC => Ok(Self {
+                stdin: number(bytes, 8),
+                request: number(bytes, 16),
+            }),
+            [0, ..] => Err(JournalError::Empty),
+            _ => Err(JournalError::Version),
+        }
+    }
+
     /// Where the frames begin in their file.
     pub(super) fn frames(&self) -> u64 {
         self.request.next_multiple_of(PAGE)
     }
 
     fn records(&self) -> u64 {
-        (PAGE + self.stdin).next_multiple_of(PAGE)
+        PAGE.saturating_add(self.stdin)
+            .checked_next_multiple_of(PAGE)
+            .unwrap_or(u64::MAX)
     }
 }
 
@@ -140,19 +199,10 @@ impl Journal {
         }
         let mut bytes = vec![0; usize::try_from(size).unwrap_or(usize::MAX)];
         file.read_exact_at(&mut bytes, 0)?;
-        let number = |at: usize| u64::from_le_bytes(bytes[at..at + 8].try_into().unwrap_or_default());
-        match &bytes[..8] {
-            magic if *magic == MAGIC => {}
-            [0, ..] => return Err(JournalError::Empty),
-            _ => return Err(JournalError::Version),
-        }
-        let head = Head {
-            stdin: number(8),
-            request: number(16),
-        };
+        let head = Head::parse(&bytes)?;
         let counts = Counts {
-            dropped: [24, 32, 40].map(number),
-            last: number(48),
+            dropped: [24, 32, 40].map(|at| number(&bytes, at)),
+            last: number(&bytes, 48),
         };
         let mut end = usize::try_from(head.records()).unwrap_or(usize::MAX);
         let mut records = Vec::new();
@@ -192,6 +242,11 @@ impl Journal {
     pub(super) fn file(&self) -> &Arc<File> {
         &self.file
     }
+}
+
+fn number(bytes: &[u8], at: usize) -> u64 {
+    let number = bytes.get(at..at + 8).and_then(|number| number.try_into().ok());
+    number.map_or(0, u64::from_le_bytes)
 }
 
 /// The record at a place, and where the next one is; `None` at the end.

@@ -9,20 +9,24 @@ pub mod adopt;
 pub mod execution;
 pub mod helper;
 pub mod life;
+pub mod memo;
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime};
 
-use brig_jailer::api::Enforced;
+use brig_jailer::api::{Enforced, Request};
 use brig_jailer::ids::Id;
 use brig_jailer::policy::{Policy, Resolved};
 use brig_proto::v1;
 use brig_proto::v1::{ClampedLimit, OnTimeout, Origin, Reason, SessionCloseReason, SessionState, StartKind};
+use serde::{Deserialize, Serialize};
 use tokio::sync::watch;
 use tokio::time::Instant;
 use tonic::Status;
+use tracing::debug;
 
+use crate::jailer::Jailer;
 use crate::principal::Principal;
 use crate::run::admit::{ArtifactLimits, Image, Times};
 use crate::run::execution::{effective_limits, span};
@@ -62,7 +66,7 @@ pub struct Session {
 }
 
 /// What may change in a session while it lives.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Settings {
     pub expire_time: SystemTime,
     pub idle_timeout_ms: u64,
@@ -162,6 +166,28 @@ impl Session {
         state.users += 1;
         state.touch();
         Ok(Use(Arc::clone(self)))
+    }
+
+    /// Uses it for an execution that ran in it before.
+    pub fn hold(self: &Arc<Self>) -> Use {
+        self.lock().users += 1;
+        Use(Arc::clone(self))
+    }
+
+    /// Lets the jailer know what changed; returns when it will have it whatever happens.
+    pub async fn remember(self: &Arc<Self>, jailer: &Jailer) {
+        if self.phase() == SessionState::Closed {
+            return;
+        }
+        let session = Arc::clone(self);
+        let late = move || Request::Memo {
+            session: session.id.clone(),
+            execution: None,
+            memo: session.memo(),
+        };
+        if let Err(error) = jailer.ask_late(late).await {
+            debug!(%error, "memo not sent");
+        }
     }
 
     /// Notes that an execution started.

@@ -6,8 +6,9 @@
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
-use brig_jailer::api::Event;
+use brig_jailer::api::{Enforced, Event};
 use brig_jailer::faults::{Point, point};
+use brig_jailer::files::wire::Time;
 use brig_proto::v1::{ExecutionStarted, NoticeKind, StartKind};
 use tokio::time::Instant;
 use tracing::{error, info, warn};
@@ -15,15 +16,15 @@ use tracing::{error, info, warn};
 use crate::host::Host;
 use crate::jailer::{Jail, Process};
 use crate::kernel;
-use crate::run::admit::{Job, Work};
+use crate::run::admit::{Conditions, Job, Work};
 use crate::run::collect::{Collection, collect};
 use crate::run::execution::{Execution, StopCause};
 use crate::run::finish::{Ended, conclude, lost_at_start, stopped_early};
 use crate::run::kept::Session;
 use crate::run::queue::{Permit, Place};
 use crate::run::report::{self, Report};
-use crate::run::start::{Started, start};
-use crate::run::watch::{Given, Terms, watch};
+use crate::run::start::{Started, Workspace, start};
+use crate::run::watch::{Given, Pipes, Terms, watch};
 use crate::status::Problem;
 
 /// How long a program that was called off may take to end.
@@ -45,6 +46,22 @@ pub enum Home<'h> {
     Own(&'h mut Option<Jail>),
     /// In a session that stays.
     Kept(&'h Arc<Session>),
+}
+
+/// A program that runs, or has ended while nobody was there.
+#[derive(Debug)]
+pub struct Running {
+    pub process: Process,
+    pub workspace: Workspace,
+    pub enforced: Enforced,
+    /// When it began, as files have it: none where a snapshot counts.
+    pub since: Option<Time>,
+    pub pipes: Pipes,
+    pub terms: Terms,
+    pub start: Instant,
+    pub times: Times,
+    /// Whether its end is in the ledger already.
+    pub recorded: bool,
 }
 
 /// Why the code did not start.
@@ -79,7 +96,11 @@ pub async fn live(
     times.queued = accepted.elapsed();
     tell_clamped(execution, &job);
     let mut process = None;
-    let starting = start(host, &job, home, &mut process);
+    let memo = match execution.kept {
+        Some(_) => execution.memo().encode(),
+        None => Vec::new(),
+    };
+    let starting = start(host, &job, memo, home, &mut process);
     let doing = match execution.kept {
         Some(_) => "its program was being started",
         None => "its session was being made",
@@ -89,7 +110,8 @@ pub async fn live(
     match (starting, process) {
         (Ok(started), Some(process)) => {
             job.inputs.clear();
-            to_end(host, execution, &mut job, process, started, times).await;
+            let running = running(execution, &mut job, process, started, times);
+            to_end(host, execution, &job.conditions, running).await;
         }
         (Err(why), process) => {
             let why = match why {
@@ -112,7 +134,7 @@ pub async fn live(
 }
 
 /// Ends a program that was asked for and is not wanted, in a session that stays.
-async fn call_off(mut process: Process) {
+pub async fn call_off(mut process: Process) {
     let calling_off = async {
         while let Some(message) = process.next().await {
             match message.event {
@@ -153,19 +175,12 @@ async fn within<T>(
     }
 }
 
-/// From the start of the code to its result.
-async fn to_end(
-    host: &Host,
-    execution: &Arc<Execution>,
-    job: &mut Job,
-    mut process: Process,
-    mut started: Started,
-    mut times: Times,
-) {
-    let start_time = SystemTime::now();
-    let start = Instant::now();
+/// Takes down that the code has started.
+fn running(execution: &Arc<Execution>, job: &mut Job, process: Process, started: Started, times: Times) -> Running {
+    let (start, start_time) = (Instant::now(), SystemTime::now());
+    let outline = execution.outline(&job.conditions, started.since, times).encode();
     // Before anything is told that the next brigd should know of.
-    if let Err(error) = given(job).keep(execution, started.kept) {
+    if let Err(error) = given(job).keep(execution, started.kept, outline) {
         execution.log.fail(format!("journal: {error}"));
     }
     execution.log.started(
@@ -187,38 +202,67 @@ async fn to_end(
         held: execution.kept.is_some(),
         end: None,
     };
-    let (ended, claims) = watch(&mut process, execution, &job.policy, &host.pumps, started.pipes, terms).await;
-    times.ran = start.elapsed();
+    Running {
+        process,
+        workspace: started.workspace,
+        enforced: started.enforced,
+        since: started.since,
+        pipes: started.pipes,
+        terms,
+        start,
+        times,
+        recorded: false,
+    }
+}
+
+/// From the start of the code to its result.
+pub async fn to_end(host: &Host, execution: &Arc<Execution>, conditions: &Conditions, running: Running) {
+    let Running {
+        mut process,
+        mut workspace,
+        enforced,
+        since,
+        pipes,
+        terms,
+        start,
+        mut times,
+        recorded,
+    } = running;
+    let (ended, claims) = watch(&mut process, execution, &conditions.policy, &host.pumps, pipes, terms).await;
+    times.ran = match terms.end {
+        Some(_) => terms.elapsed,
+        None => start.elapsed(),
+    };
     point(Point::DaemonEnded);
     let collecting = Instant::now();
     let collection = if worth_collecting(execution, ended) {
-        let since = started.since;
-        collect(&mut started.workspace, since, job, &host.spool, &execution.log).await
+        collect(&mut workspace, since, conditions, &host.spool, &execution.log).await
     } else {
         Collection {
-            missing: job.expected.iter().map(|output| output.path.to_string()).collect(),
+            missing: conditions
+                .expected
+                .iter()
+                .map(|output| output.path.to_string())
+                .collect(),
             ..Collection::default()
         }
     };
     times.collect = collecting.elapsed();
     point(Point::DaemonCollected);
-    let facts = report::facts(execution, job, ended, &claims, collection.full(), times);
+    let facts = report::facts(execution, conditions, ended, &claims, collection.full(), times);
     let conclusion = conclude(&facts);
-    let start_time = Some(start_time);
     let report = Report {
         execution,
-        job: Some(job),
+        job: Some(conditions),
         conclusion,
         ended,
         claims,
         collection,
         times,
-        start_time,
-        enforced: Some(started.enforced),
+        start_time: execution.log.progress().start_time,
+        enforced: Some(enforced),
     };
-    if finish(host, report).await && execution.kept.is_some() {
-        process.forget().await;
-    }
+    finish(host, report, recorded).await;
 }
 
 /// After the end nobody of the session is left to ask, or nobody is there to hear.
@@ -257,11 +301,10 @@ fn tell_clamped(execution: &Execution, job: &Job) {
     }
 }
 
-/// Records and tells the end of an execution that started. False if it could not be recorded.
-async fn finish(host: &Host, mut report: Report<'_>) -> bool {
+/// Records and tells the end of an execution that started.
+async fn finish(host: &Host, mut report: Report<'_>, recorded: bool) {
     let mut result = report.result();
-    let recorded = host.ledger.finish(report.record(&result)).await;
-    if let Err(error) = &recorded {
+    if !recorded && let Err(error) = host.ledger.finish(report.record(&result)).await {
         error!(%error, "ledger finish failed");
         report.conclusion = report::unrecorded(&error.to_string());
         result = report.result();
@@ -274,7 +317,6 @@ async fn finish(host: &Host, mut report: Report<'_>) -> bool {
         "execution finished"
     );
     report.execution.log.finish(result, time);
-    recorded.is_ok()
 }
 
 /// Records and tells the end of an execution whose code never started.

@@ -98,6 +98,8 @@ struct State {
     fault: Option<String>,
     /// Bytes that the entries take up.
     bytes: usize,
+    /// Bytes of the journal that is given up.
+    aside: u64,
     /// Files of the spool that the entries hold.
     files: Held,
     closed: bool,
@@ -205,6 +207,7 @@ impl Log {
             sealed: false,
             fault: None,
             bytes: 0,
+            aside: 0,
             files: Held::default(),
             closed: false,
             refusal: None,
@@ -246,6 +249,9 @@ impl Log {
             let last = state.last_output();
             log.output.restore(files, sealed.unwrap_or(found), ago(last));
             state.sealed = sealed.is_some();
+            if state.closed {
+                state.let_go();
+            }
             if state.sealed {
                 log.output.seal();
             } else {
@@ -259,14 +265,15 @@ impl Log {
     }
 
     /// Takes the files of the execution when its program was started, and keeps what it is to be given: bytes for stdin
-    /// and the kernel's request.
-    pub fn keep(&self, kept: Kept, stdin: &[u8], request: &[u8]) -> io::Result<()> {
+    /// and the kernel's request. `outline` is what [`Kept::outline`] gives the next brigd.
+    pub fn keep(&self, kept: Kept, stdin: &[u8], request: &[u8], outline: Vec<u8>) -> io::Result<()> {
         let frames: Option<Arc<File>> = kept.frames.map(|fd| Arc::new(fd.into()));
         if let Some(frames) = &frames {
             frames.write_all_at(request, 0)?;
         }
         let mut state = self.lock();
-        let records: Vec<_> = state.entries.iter().map(Entry::record).collect();
+        let outline = std::iter::once(Record::Outline(outline));
+        let records: Vec<_> = outline.chain(state.entries.iter().map(Entry::record)).collect();
         let journal = Journal::begin(Arc::new(kept.journal.into()), stdin, request.len() as u64, &records)?;
         if let Some(frames) = &frames {
             frames.set_len(journal.head.frames())?;
@@ -372,7 +379,7 @@ impl Log {
     /// Says that nothing more of the output counts, whatever a thread that is late does. What left the pipes is told.
     pub(super) fn seal(&self) {
         self.change(|log| {
-            if log.sealed {
+            if log.sealed || log.closed {
                 return;
             }
             log.sealed = true;
@@ -448,9 +455,41 @@ impl Log {
         self.end(result, time, |log, _| log.refusal = Some(refusal));
     }
 
+    /// Ends the streams of those who follow it: another brigd goes on with it. What is not told by now is told by that.
+    pub fn leave(&self, status: Status) {
+        self.change(|log| {
+            if !log.closed {
+                (log.closed, log.refusal) = (true, Some(status));
+            }
+        });
+    }
+
+    /// The artifacts that were told.
+    pub(super) fn artifacts(&self) -> Vec<Artifact> {
+        let log = self.lock();
+        let told = log.entries.iter().filter_map(|entry| match entry {
+            Entry::Event(told, _) => match &told.event {
+                Some(Event::Artifact(artifact)) => Some(artifact.clone()),
+                _ => None,
+            },
+            Entry::Output(_) => None,
+        });
+        told.collect()
+    }
+
+    /// Whether the end was told.
+    pub fn is_finished(&self) -> bool {
+        self.lock().progress.state == ExecutionState::Finished
+    }
+
     /// What is known now.
     pub fn progress(&self) -> Progress {
         self.lock().progress.clone()
+    }
+
+    /// What the journal takes up as long as the jailer holds it for the next brigd.
+    pub fn aside(&self) -> u64 {
+        self.lock().aside
     }
 
     /// What the log takes up, output included.
@@ -490,7 +529,7 @@ impl Log {
             log.progress.queue_position = 0;
             how(log, result);
             log.closed = true;
-            (log.journal, log.frames) = (None, None);
+            log.let_go();
             if !log.sealed {
                 log.sealed = true;
                 self.output.seal();
@@ -529,6 +568,17 @@ impl Log {
 }
 
 impl State {
+    /// Gives up the files of what has ended. The jailer may hold the journal for longer; nobody needs the frames.
+    fn let_go(&mut self) {
+        let size = |file: &File| file.metadata().map_or(0, |data| data.len());
+        self.aside = self.journal.take().map_or(0, |journal| size(journal.file()));
+        if let Some(frames) = self.frames.take()
+            && let Err(error) = frames.set_len(0)
+        {
+            error!(%error, "frames not given up");
+        }
+    }
+
     fn tell(&mut self, time: SystemTime, kind: Event) {
         self.push(Entry::Event(Box::new(event(0, time, kind)), None));
     }
@@ -621,6 +671,7 @@ impl State {
                 self.error = self.error.take().or(error);
             }
             Record::Sealed(counts) => return Ok(Some(counts)),
+            Record::Outline(_) => {}
         }
         Ok(None)
     }

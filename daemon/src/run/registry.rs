@@ -17,9 +17,12 @@ use crate::run::log::Held;
 use crate::status::Problem;
 
 /// How long an execution can be asked for after its end.
-const KEPT: Duration = Duration::from_secs(10 * 60);
+pub const KEPT: Duration = Duration::from_secs(10 * 60);
 /// How many that ended are kept at most.
 const KEPT_MAX: usize = 1024;
+/// How many that ended in kept sessions the jailer holds for the next brigd, so that a client that was cut off hears of
+/// the end from that.
+const HELD_MAX: usize = 128;
 /// How much those that ended may take up together.
 pub const KEPT_HELD: Held = Held {
     memory_bytes: 32 * 1024 * 1024,
@@ -46,6 +49,10 @@ struct State {
     /// Ended executions, oldest first, with what they hold.
     ended: VecDeque<Ended>,
     held: Held,
+    /// Ended executions of kept sessions that the jailer holds, with their sessions, oldest first; and those that it
+    /// shall forget.
+    with_jailer: VecDeque<(Id, Id)>,
+    unwanted: Vec<(Id, Id)>,
 }
 
 /// What a request made.
@@ -111,12 +118,21 @@ impl Registry {
         let mut state = self.lock();
         let held = execution.holds();
         state.held.add(&held);
+        if execution.kept.is_some() {
+            let held = (execution.id.clone(), execution.session.clone());
+            state.with_jailer.push_back(held);
+        }
         state.ended.push_back(Ended {
             execution: execution.id.clone(),
             time: Instant::now(),
             held,
         });
         state.forget_old(Instant::now(), &self.most);
+    }
+
+    /// Takes the executions that the jailer shall forget, with their sessions.
+    pub fn take_unwanted(&self) -> Vec<(Id, Id)> {
+        std::mem::take(&mut self.lock().unwanted)
     }
 
     /// Finds an execution that this principal may see.
@@ -232,6 +248,8 @@ impl State {
 
     fn forget_old(&mut self, now: Instant, most: &Held) {
         self.forget_old_sessions(now);
+        let surplus = self.with_jailer.len().saturating_sub(HELD_MAX);
+        self.unwanted.extend(self.with_jailer.drain(..surplus));
         while let Some(oldest) = self.ended.front() {
             let old = now.duration_since(oldest.time) >= KEPT;
             if !old && self.ended.len() <= KEPT_MAX && self.held.fits(most) {
@@ -245,6 +263,9 @@ impl State {
     }
 
     fn remove(&mut self, id: &Id) {
+        if let Some(index) = self.with_jailer.iter().position(|(execution, _)| execution == id) {
+            self.unwanted.extend(self.with_jailer.remove(index));
+        }
         if let Some(execution) = self.executions.remove(id)
             && let Some(request) = &execution.request
         {

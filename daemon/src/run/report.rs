@@ -13,7 +13,7 @@ use brig_proto::v1::{
 
 use crate::ledger::{self, Body, Finish};
 use crate::output::{Stream, View, cut_text};
-use crate::run::admit::Job;
+use crate::run::admit::Conditions;
 use crate::run::collect::Collection;
 use crate::run::execution::{Execution, cpus, span};
 use crate::run::finish::{Cause, Conclusion, Ended, Facts, Full, Limits};
@@ -26,7 +26,7 @@ use crate::status::Problem;
 pub struct Report<'r> {
     pub execution: &'r Arc<Execution>,
     /// Absent if the code never started.
-    pub job: Option<&'r Job>,
+    pub job: Option<&'r Conditions>,
     pub conclusion: Conclusion,
     pub ended: Ended,
     pub claims: Claims,
@@ -39,7 +39,7 @@ pub struct Report<'r> {
 /// What decides about the end of an execution that started.
 pub fn facts<'f>(
     execution: &Execution,
-    job: &Job,
+    job: &Conditions,
     ended: Ended,
     claims: &'f Claims,
     disk_full: Option<Full>,
@@ -306,7 +306,7 @@ pub fn clamped(clamped: &Clamped) -> ClampedLimit {
         };
     }
     ClampedLimit {
-        limit: clamped.field.to_owned(),
+        limit: clamped.field.to_string(),
         requested: number(clamped.asked),
         applied: number(clamped.given),
     }

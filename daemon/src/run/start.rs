@@ -84,7 +84,13 @@ impl DerefMut for Helper<'_> {
 ///
 /// A jail that was made stays where [`Home`] says, and a program that was asked for in `slot`, whatever happens, also
 /// when this call is dropped half way: they must be ended.
-pub async fn start(host: &Host, job: &Job, home: Home<'_>, slot: &mut Option<Process>) -> Result<Started, Problem> {
+pub async fn start(
+    host: &Host,
+    job: &Job,
+    memo: Vec<u8>,
+    home: Home<'_>,
+    slot: &mut Option<Process>,
+) -> Result<Started, Problem> {
     let (mut workspace, enforced) = match home {
         Home::Own(jail) => {
             let (enforced, files) = make(&host.jailer, one_shot(job), jail).await?;
@@ -94,7 +100,7 @@ pub async fn start(host: &Host, job: &Job, home: Home<'_>, slot: &mut Option<Pro
     };
     let since = prepare(job, &mut workspace).await?;
     point(Point::DaemonInputsPut);
-    let process = slot.insert(host.jailer.spawn(order(job)).await?);
+    let process = slot.insert(host.jailer.spawn(order(job, memo)).await?);
     point(Point::DaemonSpawnSent);
     let (pid, pipes, kept) = started(job, process).await.map_err(|problem| match &workspace {
         Workspace::Kept(session) if !session.is_up() || has_died(&host.jailer, &problem) => session.closed_problem(),
@@ -205,7 +211,7 @@ fn not_put(index: usize, error: &FilesError, is_kept: bool) -> Problem {
     }
 }
 
-fn order(job: &Job) -> Spawn {
+fn order(job: &Job, memo: Vec<u8>) -> Spawn {
     Spawn {
         session: job.session.clone(),
         execution: job.execution.clone(),
@@ -222,7 +228,7 @@ fn order(job: &Job) -> Spawn {
         timeout_ms: job.limits.timeout_ms,
         terminal: None,
         cpu_time_ms: job.times.cpu_ms,
-        memo: Vec::new(),
+        memo,
     }
 }
 

@@ -8,7 +8,7 @@ use brig_proto::v1::{ExecutionSpec, OnDisconnect};
 
 use crate::config::Role;
 use crate::principal::Principal;
-use crate::run::admit::{ArtifactLimits, Image, Job, Times, Work};
+use crate::run::admit::{ArtifactLimits, Conditions, Image, Job, Times, Work};
 use crate::run::execution::Execution;
 
 /// A checked command under a policy that lets everything leave, with limits as they are shipped.
@@ -34,21 +34,23 @@ pub(super) fn job(id: &str) -> Job {
             directory: None,
         },
         inputs: Vec::new(),
-        expected: Vec::new(),
         environment: Vec::new(),
         stdin: None,
         merge_stderr: false,
-        want_inline: true,
         on_disconnect: OnDisconnect::Cancel,
-        policy: Arc::new(policy),
         template,
-        limits,
-        times: Times::default(),
-        clamped,
-        artifacts: ArtifactLimits {
-            bytes_each: 50 << 20,
-            count: 64,
-            depth: 8,
+        conditions: Conditions {
+            policy: Arc::new(policy),
+            limits,
+            times: Times::default(),
+            clamped,
+            artifacts: ArtifactLimits {
+                bytes_each: 50 << 20,
+                count: 64,
+                depth: 8,
+            },
+            expected: Vec::new(),
+            want_inline: true,
         },
     }
 }

@@ -94,9 +94,10 @@ impl Pipes {
 
 impl Given {
     /// Puts what the program is given where its pump finds it; the log is kept from here on.
-    pub fn keep(&self, execution: &Execution, kept: Kept) -> std::io::Result<()> {
+    pub fn keep(&self, execution: &Execution, kept: Kept, outline: Vec<u8>) -> std::io::Result<()> {
         let request = self.kernel.as_ref().map(kernel::request).transpose()?;
-        execution.log.keep(kept, &self.stdin, &request.unwrap_or_default())
+        let request = request.unwrap_or_default();
+        execution.log.keep(kept, &self.stdin, &request, outline)
     }
 }
 
@@ -134,7 +135,7 @@ pub async fn watch(
 /// Waits for the end, and brings it about where it is due.
 async fn until_end(
     process: &mut Process,
-    execution: &Execution,
+    execution: &Arc<Execution>,
     policy: &Policy,
     mut pump: Option<&mut Handle>,
     terms: Terms,
@@ -151,7 +152,11 @@ async fn until_end(
                 None => return Ended::Lost,
                 Some(event) => debug!(?event, "jailer event unexpected"),
             },
-            _cause = execution.stop.told(), if killed.is_none() => killed = kill(process).await,
+            _cause = execution.stop.told(), if killed.is_none() => {
+                execution.remember(process.jailer()).await;
+                process.kill().await;
+                killed = Some(Instant::now());
+            }
             cause = due(execution, ends_at_limit, terms.idle), if !stopping => {
                 stopping = true;
                 execution.stop.tell(cause);
@@ -200,11 +205,6 @@ async fn closed_input(pump: &mut Option<&mut Handle>) -> Input {
 
 fn millis(time: Duration) -> u64 {
     u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
-}
-
-async fn kill(process: &Process) -> Option<Instant> {
-    process.kill().await;
-    Some(Instant::now())
 }
 
 #[cfg(test)]

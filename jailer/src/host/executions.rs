@@ -271,7 +271,8 @@ impl Jailer {
         let end = execution.end();
         let told = self.discard(execution);
         if let Some(session) = self.sessions.get_mut(id).filter(|session| session.held) {
-            session.ended.insert(name.clone(), Ended { told, end });
+            let ran = told.started.elapsed();
+            session.ended.insert(name.clone(), Ended { told, ran, end });
         }
         tracing::info!(session = %id, execution = %name, exit = ?end.exit, cause = ?end.cause, "execution ended");
         point(Point::JailerBeforeEnded);

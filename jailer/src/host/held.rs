@@ -272,21 +272,28 @@ pub(super) struct Told {
 #[derive(Debug)]
 pub(super) struct Ended {
     pub(super) told: Told,
+    /// How long it ran.
+    pub(super) ran: Duration,
     pub(super) end: End,
 }
 
 impl Session {
     fn tell_all(&self, told: &mut Vec<(Event, Vec<OwnedFd>)>) {
         told.push((Event::Held(Box::new(self.description())), Vec::new()));
-        let running = self
-            .executions
-            .iter()
-            .map(|(name, execution)| (name, &execution.told, None, self.time_left(execution)));
+        let running = self.executions.iter().map(|(name, execution)| {
+            (
+                name,
+                &execution.told,
+                None,
+                self.time_left(execution),
+                execution.told.started.elapsed(),
+            )
+        });
         let ended = self
             .ended
             .iter()
-            .map(|(name, ended)| (name, &ended.told, Some(ended.end), None));
-        for (name, execution, end, left) in running.chain(ended) {
+            .map(|(name, ended)| (name, &ended.told, Some(ended.end), None, ended.ran));
+        for (name, execution, end, left, age) in running.chain(ended) {
             match execution.kept.again(execution.streams) {
                 Ok((streams, fds)) => {
                     let held = HeldExecution {
@@ -295,7 +302,7 @@ impl Session {
                         memo: execution.memo.clone(),
                         pid: execution.pid,
                         streams,
-                        age_ms: millis(execution.started.elapsed()),
+                        age_ms: millis(age),
                         left_ms: left.map(millis),
                         end,
                     };

@@ -1,6 +1,10 @@
 //! From what a caller asks for to what a session gets: absent is the default, zero is an error, too much is clamped.
 #![forbid(unsafe_code)]
 
+use std::borrow::Cow;
+
+use serde::{Deserialize, Serialize};
+
 use super::{Bounded, Policy};
 use crate::api::Quantities;
 use crate::units::{ByteSize, Cpus, Span};
@@ -23,7 +27,7 @@ pub struct RequestedLimits {
 }
 
 /// The limits that a session and its executions get.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Resolved {
     pub timeout_ms: u64,
     pub start_timeout_ms: u64,
@@ -40,10 +44,10 @@ pub struct Resolved {
 }
 
 /// A limit that was asked for above the maximum.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Clamped {
     /// Name of the field, as in [`RequestedLimits`].
-    pub field: &'static str,
+    pub field: Cow<'static, str>,
     pub asked: u64,
     pub given: u64,
 }
@@ -142,7 +146,7 @@ fn take(
         }),
         Some(asked) if asked > bounds.max => {
             clamped.push(Clamped {
-                field,
+                field: field.into(),
                 asked,
                 given: bounds.max,
             });

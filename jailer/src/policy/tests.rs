@@ -265,12 +265,12 @@ fn absent_is_the_default_zero_an_error_and_too_much_is_clamped_and_told() {
         clamped,
         [
             Clamped {
-                field: "timeout_ms",
+                field: "timeout_ms".into(),
                 asked: 600_000,
                 given: 300_000
             },
             Clamped {
-                field: "pids",
+                field: "pids".into(),
                 asked: 1000,
                 given: 128
             }

@@ -9,7 +9,7 @@ use super::{Content, Expected, Input};
 use crate::names::{self, RelativePath};
 use crate::run::fields::Fields;
 
-pub(super) fn check_expected(spec: &ExecutionSpec, fields: &mut Fields) -> Vec<Expected> {
+pub(in crate::run) fn check_expected(spec: &ExecutionSpec, fields: &mut Fields) -> Vec<Expected> {
     fields.at_most(
         "expected_outputs",
         spec.expected_outputs.len(),

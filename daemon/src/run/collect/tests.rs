@@ -122,7 +122,7 @@ fn answers(files: &[(&str, u64, usize)], space: Space, request: Request) -> Vec<
 /// Collects from a session whose files may have 1,000 bytes.
 async fn collected(files: Vec<(&'static str, u64, usize)>, space: Space) -> (Vec<String>, Vec<String>, Collection) {
     let mut job = job("e1");
-    job.limits.disk_bytes = 1000;
+    job.conditions.limits.disk_bytes = 1000;
     let execution = execution("e1", brig_proto::v1::ExecutionSpec::default());
     let spool = Spool::new(&std::env::temp_dir(), 1 << 20, 100);
     let mut workspace = Workspace::Own(helper(files, space));
@@ -178,7 +178,7 @@ async fn what_the_session_uses_is_what_its_file_system_says_up_to_the_limit() {
         total_inodes: 10,
     };
     let mut of_1000 = job("e2");
-    of_1000.limits.disk_bytes = 1000;
+    of_1000.conditions.limits.disk_bytes = 1000;
     for (space, disk_bytes, full) in [
         (space(500, 9), 500, None),
         (space(4096, 9), 1000, Some(Full::Bytes)),

@@ -52,7 +52,7 @@ pub fn admit(
     let create_time = SystemTime::now();
     let life_ms = expire_ms.unwrap_or(limits.max_age_ms).min(limits.max_age_ms);
     clamped.extend(expire_ms.filter(|asked| *asked > life_ms).map(|asked| Clamped {
-        field: "expire_after_ms",
+        field: "expire_after_ms".into(),
         asked,
         given: life_ms,
     }));
@@ -87,6 +87,7 @@ pub fn admit(
         state: Mutex::new(settings.state()),
         changes: watch::Sender::new(()),
     };
+    session.check_memo()?;
     Ok((session, inbox))
 }
 

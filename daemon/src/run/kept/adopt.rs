@@ -1,15 +1,270 @@
-//! What outlived the last brigd.
+//! What outlived the last brigd: sessions that the jailer held are gone on with, and what ran in them.
+//!
+//! All is made again first; then what was not is recorded as lost; only then anything goes on. What can't be gone on
+//! with is ended: a session whose memo can't be read, a program whose journal was not begun.
 
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
+use std::time::Duration;
 
+use brig_jailer::api::{self, Event, Request};
+use tokio::time::Instant;
+use tracing::{info, warn};
+
+use super::helper::Inbox;
+use super::memo::{ExecutionMemo, Outline};
+use super::{Session, Use};
 use crate::host::Host;
-use crate::jailer::Held;
-use crate::ledger::{Adopted, LedgerError};
+use crate::jailer::{Held, HeldExecution, Jail, Process};
+use crate::ledger::{LedgerError, OpenEnds};
+use crate::run::admit::Conditions;
+use crate::run::execution::{Execution, NotRestored};
+use crate::run::kept::{execution, life};
+use crate::run::life::{Running, Times, call_off};
+use crate::run::registry::{Entered, KEPT};
+use crate::run::session::CLOSE;
+use crate::run::start::Workspace;
+use crate::run::watch::{Pipes, Terms};
+use crate::slots::Slot;
+
+/// What is done about one thing that was held.
+enum Next {
+    Session(Arc<Session>, Inbox, Slot, Jail),
+    Execution(Arc<Execution>, Box<(Conditions, Running)>, Use),
+    /// It was recorded before that it is over, or that it is lost.
+    Close(Jail),
+    CallOff(Process),
+    Forget(Process),
+}
 
 /// Takes over what outlived the last brigd, and marks all else that it left running as lost.
 pub async fn adopt(host: &Arc<Host>, held: Vec<Held>) -> Result<(), LedgerError> {
-    for mut held in held {
-        held.jail.close(crate::run::session::CLOSE).await;
+    let mut adoption = Adoption {
+        host,
+        open: host.ledger.open_ends().await?,
+        going: OpenEnds::default(),
+        next: Vec::new(),
+    };
+    for held in held {
+        adoption.take(held);
     }
-    host.ledger.settle(Adopted::default()).await
+    let Adoption { going, next, .. } = adoption;
+    let (sessions, executions) = (going.sessions.len(), going.executions.len());
+    host.ledger.settle(going).await?;
+    if !next.is_empty() {
+        info!(sessions, executions, "adopted from an earlier brigd");
+    }
+    next.into_iter().for_each(|next| next.begin(host));
+    Ok(())
+}
+
+/// What is found out before anything goes on.
+struct Adoption<'h> {
+    host: &'h Arc<Host>,
+    /// What the ledger knows no end of.
+    open: OpenEnds,
+    going: OpenEnds,
+    next: Vec<Next>,
+}
+
+impl Adoption<'_> {
+    fn take(&mut self, held: Held) {
+        let Held {
+            told,
+            mut jail,
+            executions,
+        } = held;
+        let (session, inbox) = match self.session(&told) {
+            Ok(restored) => restored,
+            Err(error) => {
+                warn!(session = %told.session, %error, "session not adopted");
+                // What runs in it ends with it.
+                return self.next.push(Next::Close(jail));
+            }
+        };
+        while let Some(message) = jail.said() {
+            if let Event::Closed { reason, .. } = message.event {
+                session.end(life::close_reason(reason));
+            }
+        }
+        for held in executions {
+            self.take_execution(&session, held);
+        }
+        self.going.sessions.insert(session.id.clone());
+        let place = self.host.session_places.take_over();
+        self.next.push(Next::Session(session, inbox, place, jail));
+    }
+
+    fn session(&self, told: &api::Held) -> Result<(Arc<Session>, Inbox), NotRestored> {
+        if !self.open.sessions.contains(&told.session) {
+            return Err(NotRestored::Recorded);
+        }
+        let (session, inbox) = Session::restore(told)?;
+        let session = Arc::new(session);
+        match self.host.registry.enter_session(&session) {
+            Ok(Entered::New) => Ok((session, inbox)),
+            Ok(Entered::Known(other)) => Err(NotRestored::Taken(format!("{} came by the same request", other.id))),
+            Err(problem) => Err(NotRestored::Taken(problem.to_string())),
+        }
+    }
+
+    fn take_execution(&mut self, session: &Arc<Session>, held: HeldExecution) {
+        let HeldExecution { told, fds, process } = held;
+        let id = told.execution.clone();
+        let restored = self.execution(session, &told, fds);
+        let next = match restored {
+            Ok(Restored::Ended(execution)) => {
+                let end_time = execution.log.progress().end_time;
+                let is_old = end_time.is_some_and(|time| time.elapsed().unwrap_or_default() >= KEPT);
+                if !is_old && self.enter(&execution).is_ok() {
+                    return self.host.registry.ended(&execution);
+                }
+                Next::Forget(process)
+            }
+            Ok(Restored::Running(execution, conditions, pipes, outline)) => match self.enter(&execution) {
+                Ok(()) => {
+                    let recorded = !self.open.executions.contains(&id);
+                    self.going.executions.insert(id);
+                    let running = running(session, &told, process, pipes, &outline, recorded);
+                    Next::Execution(execution, Box::new((conditions, running)), session.hold())
+                }
+                Err(error) => not_adopted(&told, process, &error),
+            },
+            Err(error) => not_adopted(&told, process, &error),
+        };
+        self.next.push(next);
+    }
+
+    fn execution(
+        &self,
+        session: &Arc<Session>,
+        told: &api::HeldExecution,
+        fds: Vec<OwnedFd>,
+    ) -> Result<Restored, NotRestored> {
+        if told.pid == 0 {
+            return Err(NotRestored::NotStarted);
+        }
+        let memo = ExecutionMemo::decode(&told.memo)?;
+        let (pipes, kept) = Pipes::new(told.streams, fds).ok_or(NotRestored::Descriptors)?;
+        let outline = Outline::decode(&kept.outline()?)?;
+        let restored = Execution::restore(told.execution.clone(), session, outline.clone(), memo, kept);
+        let (execution, conditions) = restored?;
+        let execution = Arc::new(execution);
+        if execution.log.is_finished() {
+            return Ok(Restored::Ended(execution));
+        }
+        if let Some(cause) = life::stop_cause(session.reason()) {
+            execution.stop.tell(cause);
+        }
+        Ok(Restored::Running(execution, conditions, pipes, outline))
+    }
+
+    fn enter(&self, execution: &Arc<Execution>) -> Result<(), NotRestored> {
+        match self.host.registry.enter(execution) {
+            Ok(Entered::New) => Ok(()),
+            Ok(Entered::Known(other)) => Err(NotRestored::Taken(format!("{} came by the same request", other.id))),
+            Err(problem) => Err(NotRestored::Taken(problem.to_string())),
+        }
+    }
+}
+
+/// An execution that was made again.
+enum Restored {
+    /// Its end was told.
+    Ended(Arc<Execution>),
+    Running(Arc<Execution>, Conditions, Pipes, Outline),
+}
+
+fn not_adopted(told: &api::HeldExecution, process: Process, error: &NotRestored) -> Next {
+    warn!(session = %told.session, execution = %told.execution, %error, "execution not adopted");
+    match told.end {
+        Some(_) => Next::Forget(process),
+        None => Next::CallOff(process),
+    }
+}
+
+fn running(
+    session: &Arc<Session>,
+    told: &api::HeldExecution,
+    process: Process,
+    pipes: Pipes,
+    outline: &Outline,
+    recorded: bool,
+) -> Running {
+    let (timeout, ran) = (
+        Duration::from_millis(outline.limits.timeout_ms),
+        Duration::from_millis(told.age_ms),
+    );
+    // The jailer's deadline counts.
+    let left = told.left_ms.map_or(timeout, Duration::from_millis);
+    let elapsed = if told.end.is_some() {
+        ran
+    } else {
+        timeout.saturating_sub(left)
+    };
+    let now = Instant::now();
+    Running {
+        process,
+        workspace: Workspace::Kept(Arc::clone(session)),
+        enforced: session.enforced(),
+        since: outline.since,
+        pipes,
+        terms: Terms {
+            timeout,
+            elapsed,
+            idle: outline.times.idle_ms.map(Duration::from_millis),
+            patience: Duration::from_millis(outline.limits.start_timeout_ms),
+            held: true,
+            end: told.end,
+        },
+        start: now.checked_sub(ran).unwrap_or(now),
+        times: Times {
+            queued: outline.queued,
+            startup: outline.startup,
+            ..Times::default()
+        },
+        recorded,
+    }
+}
+
+impl Next {
+    fn begin(self, host: &Arc<Host>) {
+        match self {
+            Self::Session(session, inbox, place, jail) => {
+                info!(session = %session.id, state = session.phase().as_str_name(), "session adopted");
+                host.spawn_kept(life::resume(Arc::clone(host), session, inbox, place, jail));
+            }
+            Self::Execution(execution, what, used) => {
+                info!(session = %execution.session, execution = %execution.id, "execution adopted");
+                if execution.is_interrupted() {
+                    tokio::spawn(Arc::clone(&execution).end_interrupted());
+                }
+                let (conditions, running) = *what;
+                let place = host.queue.take_over();
+                let task = execution::resume(Arc::clone(host), execution, conditions, running, place, used);
+                host.spawn_kept(task);
+            }
+            Self::Close(jail) => host.spawn_kept(close(jail)),
+            Self::CallOff(process) => host.spawn_kept(async move {
+                process.kill().await;
+                call_off(process).await;
+            }),
+            Self::Forget(process) => host.spawn_kept(async move { process.forget().await }),
+        }
+    }
+}
+
+/// Ends a session that is over as far as the ledger knows.
+async fn close(mut jail: Jail) {
+    if !jail.close(CLOSE).await {
+        warn!(session = %jail.id(), "session not confirmed closed");
+    }
+    let session = jail.id().clone();
+    // A jailer that is gone has forgotten.
+    let _ = jail
+        .ask(Request::Forget {
+            session,
+            execution: None,
+        })
+        .await;
 }

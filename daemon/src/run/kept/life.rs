@@ -17,7 +17,7 @@ use super::{Session, helper};
 use crate::files::Files;
 use crate::host::Host;
 use crate::jailer::Jail;
-use crate::ledger::SessionClosed;
+use crate::ledger::{LedgerError, SessionClosed};
 use crate::run::execution::StopCause;
 use crate::run::session::CLOSE;
 use crate::run::start::make;
@@ -34,15 +34,7 @@ pub async fn run(host: Arc<Host>, session: Arc<Session>, inbox: helper::Inbox, p
         info!(policy = %session.policy.id(), template = %session.template.id, "session accepted");
         let mut jail = None;
         match make_in_time(&host, &session, &mut jail).await {
-            Ok(files) => {
-                tokio::spawn(helper::serve(
-                    Arc::downgrade(&session),
-                    host.jailer.clone(),
-                    files,
-                    inbox,
-                ));
-                live(&session, &mut jail).await;
-            }
+            Ok(files) => serve_and_live(&host, &session, files, inbox, &mut jail).await,
             Err(problem) => {
                 warn!(%problem, reason = problem.reason().name(), "session not made");
                 session.refuse(problem.status());
@@ -56,6 +48,32 @@ pub async fn run(host: Arc<Host>, session: Arc<Session>, inbox: helper::Inbox, p
     .await;
 }
 
+/// Lives to its end with a session that an earlier brigd made.
+pub async fn resume(host: Arc<Host>, session: Arc<Session>, inbox: helper::Inbox, place: Slot, jail: Jail) {
+    let span = info_span!("session", id = %session.id, tenant = %session.principal.tenant);
+    async {
+        let mut jail = Some(jail);
+        // The helper's socket went with the earlier brigd: another one is asked for when it is needed.
+        serve_and_live(&host, &session, Files::none(), inbox, &mut jail).await;
+        close(&host, &session, jail).await;
+        drop(place);
+    }
+    .instrument(span)
+    .await;
+}
+
+async fn serve_and_live(
+    host: &Host,
+    session: &Arc<Session>,
+    files: Files,
+    inbox: helper::Inbox,
+    jail: &mut Option<Jail>,
+) {
+    let helper = helper::serve(Arc::downgrade(session), host.jailer.clone(), files, inbox);
+    tokio::spawn(helper);
+    live(session, jail).await;
+}
+
 /// Makes the jail, unless somebody has the session end before.
 async fn make_in_time(host: &Host, session: &Session, slot: &mut Option<Jail>) -> Result<Files, Problem> {
     let most = session.limits.start_timeout_ms;
@@ -67,7 +85,7 @@ async fn make_in_time(host: &Host, session: &Session, slot: &mut Option<Jail>) -
         template: session.template.id.clone(),
         quantities: session.limits.quantities(),
         held: true,
-        memo: Vec::new(),
+        memo: session.memo(),
     };
     tokio::select! {
         biased;
@@ -83,11 +101,11 @@ async fn make_in_time(host: &Host, session: &Session, slot: &mut Option<Jail>) -
 }
 
 /// Waits for the reason that it ends for.
-async fn live(session: &Session, slot: &mut Option<Jail>) {
+async fn live(session: &Arc<Session>, slot: &mut Option<Jail>) {
     let Some(jail) = slot else { return };
     let mut changes = session.watch();
+    changes.mark_unchanged();
     while session.is_up() {
-        changes.mark_unchanged();
         let due = session.due();
         tokio::select! {
             message = jail.next() => match message.map(|message| (message.event, message.fds)) {
@@ -101,7 +119,7 @@ async fn live(session: &Session, slot: &mut Option<Jail>) {
                 None => session.end(SessionCloseReason::Lost),
             },
             // The sender lives as long as the session.
-            _ = changes.changed() => {}
+            _ = changes.changed() => session.remember(jail.jailer()).await,
             () = sleep_until(due.at) => session.end_if_due(),
         }
     }
@@ -119,6 +137,8 @@ async fn close(host: &Host, session: &Arc<Session>, jail: Option<Jail>) {
     point(Point::DaemonBeforeClose);
     let mut confirmed = true;
     if let Some(mut jail) = jail {
+        // Whoever comes next closes it for the same reason.
+        session.remember(jail.jailer()).await;
         confirmed = jail.close(CLOSE).await;
     }
     if timeout(EXECUTIONS, session.unused()).await.is_err() {
@@ -130,7 +150,8 @@ async fn close(host: &Host, session: &Arc<Session>, jail: Option<Jail>) {
         time: SystemTime::now(),
     };
     match host.ledger.session_closed(record).await {
-        Ok(()) => {
+        // A record that is there already says the same.
+        Ok(()) | Err(LedgerError::NotRunning(_)) => {
             let request = Request::Forget {
                 session: session.id.clone(),
                 execution: None,
@@ -147,7 +168,7 @@ async fn close(host: &Host, session: &Arc<Session>, jail: Option<Jail>) {
 }
 
 /// What the executions of a session end of when it does.
-fn stop_cause(reason: SessionCloseReason) -> Option<StopCause> {
+pub fn stop_cause(reason: SessionCloseReason) -> Option<StopCause> {
     match reason {
         SessionCloseReason::Asked | SessionCloseReason::Idle => Some(StopCause::SessionClosed),
         SessionCloseReason::Expired => Some(StopCause::SessionAge),

@@ -105,7 +105,7 @@ struct Running {
 
 fn start_with(cap: u64, stdin: &[u8], request: &[u8]) -> Running {
     let (log, pumps, files) = (new_log(cap), Arc::<Pumps>::default(), Files::new());
-    log.keep(files.kept(), stdin, request).unwrap();
+    log.keep(files.kept(), stdin, request, Vec::new()).unwrap();
     let (guest, pipes) = pipes();
     let handle = pumps.start(&log, &policy(), pipes, PATIENCE).unwrap();
     Running {
@@ -389,7 +389,7 @@ async fn what_is_given_arrives_whole_though_pipes_hold_less_and_then_the_end_is_
 async fn nobody_has_to_read_what_is_given() {
     let (log, pumps, files) = (new_log(10), Arc::<Pumps>::default(), Files::new());
     let bytes = vec![7; 1 << 20];
-    log.keep(files.kept(), &bytes, &bytes).unwrap();
+    log.keep(files.kept(), &bytes, &bytes, Vec::new()).unwrap();
     let (mut guest, pipes) = pipes();
     let mut handle = pumps.start(&log, &policy(), pipes, Duration::from_millis(50)).unwrap();
     // The request is given up in time, and the pipe closed; stdin may take as long as the program.
@@ -522,7 +522,7 @@ async fn what_can_not_be_kept_is_a_fault() {
     let (log, pumps, files) = (new_log(100), Arc::<Pumps>::default(), Files::new());
     let mut kept = files.kept();
     kept.stdout = Some(File::open("/proc/self/status").unwrap().into());
-    log.keep(kept, b"", b"").unwrap();
+    log.keep(kept, b"", b"", Vec::new()).unwrap();
     let (mut guest, pipes) = pipes();
     let handle = pumps.start(&log, &policy(), pipes, PATIENCE).unwrap();
     // The pump may be gone already.
@@ -582,7 +582,7 @@ impl Lock {
 
 fn start_on(pumps: &Arc<Pumps>, stdout: OwnedFd) -> (Arc<Log>, Handle) {
     let (log, files) = (new_log(1 << 20), Files::new());
-    log.keep(files.kept(), b"", b"").unwrap();
+    log.keep(files.kept(), b"", b"", Vec::new()).unwrap();
     let stdout = Some(stdout);
     let pipes = Pipes {
         stdout,

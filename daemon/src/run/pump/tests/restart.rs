@@ -53,14 +53,12 @@ async fn be_brigd(socket: OwnedFd) {
     };
     let log = if first {
         let log = new_log(CAP);
-        log.keep(kept, &given(), b"request").unwrap();
+        log.keep(kept, &given(), b"request", Vec::new()).unwrap();
         log
     } else {
         let id = Id::parse("e1").unwrap();
         Arc::new(Log::restore(id.clone(), id, Output::new(CAP), kept).unwrap())
     };
-    let pumps = Arc::<Pumps>::default();
-    let mut handle = pumps.start(&log, &policy(), pipes, PATIENCE).unwrap();
     let follower = tokio::spawn({
         let (log, socket) = (Arc::clone(&log), socket.try_clone().unwrap());
         async move {
@@ -74,6 +72,11 @@ async fn be_brigd(socket: OwnedFd) {
             }
         }
     });
+    if log.is_finished() {
+        return follower.await.unwrap();
+    }
+    let pumps = Arc::<Pumps>::default();
+    let mut handle = pumps.start(&log, &policy(), pipes, PATIENCE).unwrap();
     // Until the pump has ended by itself.
     while handle.inputs.recv().await.is_some() {}
     let finish = handle.finish(Instant::now() + PATIENCE).await;
