@@ -288,7 +288,6 @@ fn after_many_sessions_the_host_has_what_it_had_and_the_daemons_have_not_grown()
     let slope = grown.map(|bytes| bytes * 1000 / soaked);
     println!("{sessions} sessions, {AT_ONCE} at a time, the last {soaked} in {took:?}");
     println!("before: {before:?}\nafter: {after:?}");
-    println!("kept outputs: {}", host.brigd.kept_outputs());
     println!("RSS {memory:?}, grown {grown:?} bytes, {slope:?} per 1,000 sessions (brigd, brig-jailer)");
     assert_eq!(after, before);
     check_ledger(&daemon, sessions);

@@ -40,7 +40,7 @@ fn an_interrupt_that_the_code_survives_is_no_failure() {
     let daemon = daemon!();
     let kept = Kept { daemon: &daemon };
     kept.create(named("mine"));
-    let source = "import time\nprint('here', flush=True)\ntry:\n    time.sleep(60)\nexcept KeyboardInterrupt:\n    \
+    let source = "import time\ntry:\n    print('here', flush=True)\n    time.sleep(60)\nexcept KeyboardInterrupt:\n    \
                   print('caught')";
     let mut running = kept.begin("mine", "running", code(source));
     running.live.until_written("here");
