@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use crate::eventually;
+use crate::host::Places;
 
 /// A process of the host, told from a later one with the same number.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -39,7 +40,10 @@ impl Process {
     /// Open descriptors. brigd remembers executions that have ended with at most 32 MiB of output together, and holds a
     /// file only for a stream of more than 8 MiB, so that its number has a bound: three more than without any.
     pub fn descriptors(&self) -> usize {
-        fs::read_dir(format!("/proc/{}/fd", self.pid)).into_iter().flatten().count()
+        fs::read_dir(format!("/proc/{}/fd", self.pid))
+            .into_iter()
+            .flatten()
+            .count()
     }
 
     /// A line of its status in bytes, such as `VmHWM`.
@@ -146,11 +150,20 @@ pub fn assert_no_groups(sessions: &[String], within: Duration) {
     });
 }
 
-/// Mounts of the host that have to do with jails.
+/// Mounts of the host that can be those of jails: jails are put together below /run, of images, the kernel layer and
+/// the directories of tests. Other users of this host mount as they like.
 pub fn mounts() -> Vec<String> {
+    let places = Places::find();
+    let sources = [places.images, places.kernel].map(|path| path.display().to_string());
     let all = fs::read_to_string("/proc/self/mountinfo").unwrap();
-    let brig = all.lines().filter(|line| line.contains("brig"));
-    brig.map(str::to_owned).collect()
+    // Source: proc_pid_mountinfo(5); root and mount point are the fourth and the fifth field.
+    let ours = all.lines().filter(|line| {
+        let fields: Vec<&str> = line.split(' ').collect();
+        let (root, point) = (fields[3], fields[4]);
+        let of_jails = point == "/run" || point.starts_with("/run/") || root.contains("brig-test-");
+        of_jails || point.contains("brig-test-") || sources.iter().any(|source| root.starts_with(source))
+    });
+    ours.map(str::to_owned).collect()
 }
 
 fn walk(folder: &Path, visit: &mut impl FnMut(&Path)) {
