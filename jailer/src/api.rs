@@ -110,9 +110,10 @@ pub struct Quantities {
     pub cpu_millis: u64,
     /// Processes and threads.
     pub pids: u64,
-    /// Size of the tmpfs that holds the working directory, /tmp and /dev/shm, in bytes.
+    /// Size of the tmpfs that holds the working directory, /tmp and /dev/shm, in bytes; of the working directory where
+    /// the policy puts that on disk.
     pub disk_bytes: u64,
-    /// Files and directories in that tmpfs.
+    /// Files and directories in it.
     pub inodes: u64,
     /// Open files per process.
     pub open_files: u64,
@@ -227,7 +228,7 @@ pub enum Event {
         session: Id,
         paused: bool,
     },
-    /// Nothing of the session is left: pid 1 reaped, cgroup empty and removed.
+    /// Nothing of the session is left: pid 1 reaped, cgroup empty and removed. A workspace on disk is removed after that.
     Closed {
         session: Id,
         reason: CloseReason,
@@ -387,6 +388,8 @@ pub struct Enforced {
     pub swap: bool,
     /// Whether reads and writes of disks are limited, which few policies ask for.
     pub io: bool,
+    /// Where the working directory lies: `tmpfs`, or `disk`, with a quota.
+    pub workspace: String,
     pub landlock_abi: u32,
     /// `name@hash` of the syscall filter.
     pub seccomp: String,

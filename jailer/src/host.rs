@@ -22,6 +22,7 @@ mod serve;
 mod session;
 mod supervise;
 mod uids;
+mod workspaces;
 mod world;
 
 use std::os::fd::OwnedFd;
@@ -45,6 +46,8 @@ pub struct Places {
     pub programs: PathBuf,
     /// Ceilings, if the file is there.
     pub ceilings: PathBuf,
+    /// Where workspaces on disk are made, if the folder is there.
+    pub workspaces: PathBuf,
 }
 
 /// Who may talk to the jailer.

@@ -13,6 +13,8 @@ use crate::step::StepError;
 pub const ROOT: &str = "/run/root";
 /// Where the session's tmpfs is mounted while its folders are made.
 pub const STAGE: &str = "/run/stage";
+/// Where workspaces on disk lie.
+pub const WORKSPACES: &str = "/run/workspaces";
 /// The user of guest programs, and its group.
 pub const GUEST_UID: u32 = 1000;
 /// The user of the file helper, and its group.

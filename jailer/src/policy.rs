@@ -82,9 +82,10 @@ pub struct Limits {
     /// Memory of the processes, beside what lies in the tmpfs.
     pub memory: Bounded<ByteSize>,
     pub cpus: Bounded<Cpus>,
-    /// Size of the tmpfs that holds the working directory, /tmp and /dev/shm.
+    /// Size of the tmpfs that holds the working directory, /tmp and /dev/shm; of the working directory where that is
+    /// on disk.
     pub disk: Bounded<ByteSize>,
-    /// Files and directories in that tmpfs.
+    /// Files and directories in it.
     pub inodes: Bounded<u64>,
     /// Processes and threads.
     pub pids: Bounded<u64>,
@@ -139,9 +140,22 @@ pub struct SessionLimits {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Workspace {
+    /// In memory, with /tmp and /dev/shm.
     Tmpfs,
-    /// Not built: refused by name.
+    /// In a folder of the host, on a file system with quotas of projects.
     Disk,
+}
+
+impl Workspace {
+    /// The size of a session's tmpfs in bytes, which is charged to its memory: all that it may write, or, where the
+    /// working directory is on disk, what lies in /tmp and /dev/shm.
+    pub fn tmpfs_bytes(self, disk_bytes: u64) -> u64 {
+        const BESIDE_DISK: u64 = 64 << 20;
+        match self {
+            Self::Tmpfs => disk_bytes,
+            Self::Disk => disk_bytes.min(BESIDE_DISK),
+        }
+    }
 }
 
 /// What happens when an execution writes more than `output_bytes`.

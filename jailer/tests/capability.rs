@@ -8,12 +8,13 @@
 
 mod support;
 
+use std::path::PathBuf;
 use std::process::{Command, Stdio};
 
 use brig_jailer::api::{Check, Event, HostReport, Refusal, Request, VERSION, Verdict};
 use brig_jailer::cgroup::NEEDED;
 use brig_jailer::host::{CAPABILITIES, NEEDS, SYSTEM_CALLS};
-use support::{Rig, jailer, places, quantities};
+use support::{Rig, jailer, own_policy, places, quantities};
 
 /// The jailer on a host without something.
 fn weaker(options: &[&str]) -> Command {
@@ -419,4 +420,141 @@ fn version_1_controllers_that_can_not_be_written_are_refused() {
             "mounted writable",
         );
     }
+}
+
+/// Groups of version 2 within that of this test, one in the other, as a service manager makes them for units.
+struct Groups {
+    folders: Vec<PathBuf>,
+}
+
+impl Groups {
+    /// `inner` is in `outer`, whose controllers for the groups below are these, each with a `+`.
+    fn new(name: &str, controllers: &str) -> Self {
+        let own = std::fs::read_to_string("/proc/self/cgroup").unwrap();
+        let own = own.lines().find_map(|line| line.strip_prefix("0::/")).unwrap();
+        let own = PathBuf::from(hierarchy("cgroup2", "").unwrap()).join(own);
+        // A group with processes, as this test's is, hands nothing on; the one above it does.
+        let top = if pure() { own.parent().unwrap().to_owned() } else { own };
+        let outer = top.join(format!("test-{name}"));
+        let groups = Self {
+            folders: vec![outer.join("inner"), outer.clone()],
+        };
+        if pure() {
+            std::fs::write(top.join("cgroup.subtree_control"), "+memory +cpu +pids +io").unwrap();
+        }
+        std::fs::create_dir(&outer).unwrap();
+        std::fs::create_dir(outer.join("inner")).unwrap();
+        std::fs::write(outer.join("cgroup.subtree_control"), controllers).unwrap();
+        groups
+    }
+
+    /// Says of the inner one what systemd says of units with `Delegate=`.
+    fn delegate(self) -> Self {
+        rustix::fs::setxattr(
+            &self.folders[0],
+            "trusted.delegate",
+            b"1",
+            rustix::fs::XattrFlags::empty(),
+        )
+        .unwrap();
+        self
+    }
+
+    fn inner(&self) -> String {
+        self.folders[0].display().to_string()
+    }
+}
+
+impl Drop for Groups {
+    fn drop(&mut self) {
+        // The jailer has moved itself one group down.
+        let _not_there = std::fs::remove_dir(self.folders[0].join("brig"));
+        for folder in &self.folders {
+            std::fs::remove_dir(folder).unwrap();
+        }
+    }
+}
+
+/// Whether version 2 has all controllers here. The machine of `tests/vm` has them there; others may not.
+fn pure() -> bool {
+    std::path::Path::new("/sys/fs/cgroup/cgroup.controllers").exists()
+}
+
+/// Where version 2 only tracks, nothing has to be delegated: a session is made.
+fn is_made(options: &[&str], session: &str) {
+    let mut rig = Rig::begin(weaker(options), |command| command);
+    assert!(rig.greet().is_empty());
+    assert_eq!(rig.make(session).enforced.cgroup, "v1");
+    rig.stop();
+}
+
+#[test]
+fn a_group_that_was_not_delegated_is_refused_on_version_2() {
+    let groups = Groups::new("undelegated", "");
+    let inner = groups.inner();
+    let options = ["--enter", inner.as_str()];
+    if !pure() {
+        return is_made(&options, "undelegated");
+    }
+    for what in ["cgroup memory", "cgroup cpu", "cgroup pids"] {
+        is_refused(&options, "undelegated", what, "delegated", "Delegate=");
+    }
+}
+
+#[test]
+fn controllers_that_were_not_handed_down_are_refused_on_version_2() {
+    for (missing, there) in [
+        ("memory", "+cpu +pids"),
+        ("cpu", "+memory +pids"),
+        ("pids", "+memory +cpu"),
+    ] {
+        let groups = Groups::new(&format!("no{missing}"), if pure() { there } else { "" }).delegate();
+        let inner = groups.inner();
+        let options = ["--enter", inner.as_str()];
+        let session = format!("v2no{missing}");
+        if !pure() {
+            is_made(&options, &session);
+            continue;
+        }
+        let (what, mend) = (format!("cgroup {missing}"), format!("add {missing} to Delegate="));
+        is_refused(&options, &session, &what, "in no hierarchy", &mend);
+        let report = doctor(&options);
+        let lacking = report.checks.iter().filter(|check| check.verdict == Verdict::Missing);
+        assert_eq!(lacking.map(|check| check.what.as_str()).collect::<Vec<_>>(), [what]);
+    }
+}
+
+#[test]
+fn disks_that_can_not_be_limited_are_no_reason_to_refuse_other_sessions() {
+    let groups = Groups::new("noio", if pure() { "+memory +cpu +pids" } else { "" }).delegate();
+    let inner = groups.inner();
+    let (policies, make) = own_policy("limitedio", "io = { read = \"1M\" }");
+    let mut rig = Rig::begin(weaker(&["--enter", inner.as_str()]), |command| {
+        command.arg("--policies").arg(policies.path())
+    });
+    assert!(rig.greet().is_empty());
+    let check = rig.check("cgroup io");
+    assert_eq!(
+        (check.verdict, check.needed.as_str()),
+        (Verdict::Degraded, "for policy x (limits.io)")
+    );
+    let (found, mend) = if pure() {
+        (
+            "none: the controller is not delegated",
+            "add io to Delegate= of brig-jailer.service",
+        )
+    } else {
+        ("none: version 1 can't", "boot with systemd.unified_cgroup_hierarchy=1")
+    };
+    assert_eq!((check.found.as_str(), check.mend.as_str()), (found, mend));
+    let refusal = rig.try_make(make).unwrap_err();
+    assert!(matches!(refusal, Refusal::HostCannot(_)), "{refusal:?}");
+    assert!(
+        refusal
+            .to_string()
+            .contains("the io controller of cgroup version 2 is not delegated"),
+        "{refusal}"
+    );
+    assert!(!rig.make("notlimited").enforced.io);
+    rig.stop();
 }

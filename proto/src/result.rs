@@ -298,6 +298,8 @@ pub struct Enforced {
     pub swap: bool,
     /// Whether reads and writes of disks were limited.
     pub io: bool,
+    /// Where the working directory lay: `tmpfs`, or `disk`, with a quota.
+    pub workspace: String,
     /// Landlock ABI of the rules in force; 0 is none.
     pub landlock_abi: u32,
     /// Syscall filter in force, `name@hash`.

@@ -29,6 +29,9 @@ const INSPECT_BYTES: u64 = 8 * 1024 * 1024;
 /// How long the whole collection may take.
 const COLLECT: Duration = Duration::from_secs(60);
 
+/// Files are written by pages: where less than one is left, nothing fits any more. Blocks of a disk can be smaller.
+const PAGE: u64 = 4096;
+
 /// What was collected.
 #[derive(Debug, Default)]
 pub struct Collection {
@@ -47,7 +50,7 @@ impl Collection {
     /// Whether the file system was full, and of what.
     pub fn full(&self) -> Option<Full> {
         let space = self.space;
-        if space.total_bytes > 0 && space.used_bytes >= space.total_bytes {
+        if space.total_bytes > 0 && space.total_bytes.saturating_sub(space.used_bytes) < PAGE {
             Some(Full::Bytes)
         } else if space.total_inodes > 0 && space.used_inodes >= space.total_inodes {
             Some(Full::Inodes)

@@ -5,6 +5,7 @@
 //! used for words only, never for the status.
 
 use brig_jailer::api::{Cause as JailCause, End, Exit};
+use brig_jailer::policy::Workspace;
 use brig_proto::v1::{CauseKind, ExecutionStatus as Status};
 
 use crate::kernel::ErrorClaim;
@@ -63,6 +64,7 @@ pub struct Limits {
     pub memory_max_bytes: u64,
     pub pids: u64,
     pub disk_bytes: u64,
+    pub workspace: Workspace,
     pub inodes: u64,
     pub output_bytes: u64,
     pub max_age_ms: u64,
@@ -182,7 +184,7 @@ fn failed_of(facts: &Facts<'_>, end: &End) -> Option<Cause> {
     }
     // A command has no exception to say why it failed; a full disk says enough.
     let full = facts.disk_full.is_some() && facts.claim.is_none();
-    (full || says(&["No space left on device"])).then(|| disk(facts))
+    (full || says(&["No space left on device", "Disk quota exceeded"])).then(|| disk(facts))
 }
 
 fn disk(facts: &Facts<'_>) -> Cause {
@@ -347,12 +349,16 @@ fn memory(facts: &Facts<'_>, end: &End) -> (Status, Option<Cause>) {
 
 /// The limit of memory as it is enforced: files lie in memory, so that one limit is on both.
 fn together(limits: &Limits) -> String {
-    let (memory, disk) = (limits.memory_bytes, limits.disk_bytes);
+    let (memory, files) = (limits.memory_bytes, limits.workspace.tmpfs_bytes(limits.disk_bytes));
     format!(
-        "{} ({} of memory and {} of files)",
-        size(memory.saturating_add(disk)),
+        "{} ({} of memory and {} of files{})",
+        size(memory.saturating_add(files)),
         size(memory),
-        size(disk)
+        size(files),
+        match limits.workspace {
+            Workspace::Tmpfs => "",
+            Workspace::Disk => " in /tmp",
+        }
     )
 }
 
@@ -438,8 +444,12 @@ fn hint(facts: &Facts<'_>, status: Status, cause: Option<&Cause>) -> Option<Stri
             Some("The code made a system call that is not allowed here: do it without that operation.".to_owned())
         }
         (Status::Error, Some(CauseKind::Disk)) => Some(format!(
-            "There is room for {} in all, with those in /tmp: write less, and delete files that are not needed.",
-            disk_limit(facts)
+            "There is room for {} in all{}: write less, and delete files that are not needed.",
+            disk_limit(facts),
+            match limits.workspace {
+                Workspace::Tmpfs => ", with those in /tmp",
+                Workspace::Disk => "",
+            }
         )),
         (Status::Error, Some(CauseKind::Processes)) => Some(format!(
             "At most {} processes and threads may exist at one time: use fewer workers.",

@@ -62,6 +62,7 @@ pub fn facts<'f>(
             memory_max_bytes: job.policy.limits.memory.max.bytes(),
             pids: job.limits.pids,
             disk_bytes: job.limits.disk_bytes,
+            workspace: job.policy.limits.workspace,
             inodes: job.limits.inodes,
             output_bytes: job.limits.output_bytes,
             max_age_ms: match &execution.kept {
@@ -331,6 +332,7 @@ pub fn enforced(enforced: &Enforced) -> v1::Enforced {
         pids: enforced.pids,
         swap: enforced.swap,
         io: enforced.io,
+        workspace: enforced.workspace.clone(),
         landlock_abi: enforced.landlock_abi,
         seccomp: enforced.seccomp.clone(),
         capabilities: enforced.capabilities.clone(),

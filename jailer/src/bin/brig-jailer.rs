@@ -51,6 +51,9 @@ struct Options {
     /// Ceilings of all policies
     #[arg(long, value_name = "FILE", default_value = "/etc/brig/ceilings.toml")]
     ceilings: PathBuf,
+    /// Where workspaces on disk are made, for policies with limits.workspace = "disk"
+    #[arg(long, value_name = "DIR", default_value = "/var/lib/brig/workspaces")]
+    workspaces: PathBuf,
     /// Read policies, syscall groups, ceilings and images, say what is wrong with them, and end
     #[arg(long)]
     check: bool,
@@ -82,6 +85,7 @@ fn run(options: Options) -> Result<(), Box<dyn std::error::Error>> {
         kernel: options.kernel,
         programs: options.programs,
         ceilings: options.ceilings,
+        workspaces: options.workspaces,
     };
     if options.doctor {
         let text = serde_json::to_string_pretty(&report(&places))?;

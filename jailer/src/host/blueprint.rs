@@ -4,6 +4,7 @@
 use crate::api::Quantities;
 use crate::ids::Id;
 use crate::plan::{Access, GUEST_UID, Guest, HOME, MountOp, PathRule, Plan, ROOT, Rlimit, STAGE};
+use crate::policy::Workspace;
 use crate::template::Template;
 
 /// What of /proc no guest has business with; the list of Docker's default, as far as a kernel has it.
@@ -58,15 +59,22 @@ pub(super) struct Filters {
     pub(super) guest: Vec<Vec<u8>>,
 }
 
-/// Draws the plan. `image` is where the jailer has mounted the rootfs.
-pub(super) fn plan(session: &Id, template: &Template, image: &str, quantities: &Quantities, filters: Filters) -> Plan {
+/// Draws the plan. `image` is where the jailer has mounted the rootfs, `workspace` the working directory on disk.
+pub(super) fn plan(
+    session: &Id,
+    template: &Template,
+    image: &str,
+    workspace: Option<&str>,
+    quantities: &Quantities,
+    filters: Filters,
+) -> Plan {
     Plan {
         hostname: session.to_string(),
         user_limits: USER_LIMITS
             .iter()
             .map(|(name, value)| ((*name).to_owned(), *value))
             .collect(),
-        mounts: mounts(image, template.interpreter.is_some(), quantities),
+        mounts: mounts(image, template.interpreter.is_some(), workspace, quantities),
         init_filter: filters.init,
         guest: Guest {
             rlimits: rlimits(quantities),
@@ -80,8 +88,8 @@ pub(super) fn plan(session: &Id, template: &Template, image: &str, quantities: &
 /// The mounts of a jail, in the one order in which none hides another.
 ///
 /// The working directory, /tmp and /dev/shm are folders of one tmpfs, so that one size and one number of inodes bound
-/// all that a session can write.
-fn mounts(image: &str, has_kernel: bool, quantities: &Quantities) -> Vec<MountOp> {
+/// all that a session can write; but a working directory on disk has a quota of its own.
+fn mounts(image: &str, has_kernel: bool, workspace: Option<&str>, quantities: &Quantities) -> Vec<MountOp> {
     let bind = |source: &str, below: &str| MountOp::Bind {
         source: source.to_owned(),
         target: format!("{ROOT}{below}"),
@@ -102,13 +110,17 @@ fn mounts(image: &str, has_kernel: bool, quantities: &Quantities) -> Vec<MountOp
         },
         MountOp::Tmpfs {
             target: STAGE.to_owned(),
-            size_bytes: quantities.disk_bytes,
+            size_bytes: tmpfs_bytes(workspace, quantities),
             inodes: quantities.inodes,
         },
-        folder("home", 0o700, GUEST_UID),
+    ]);
+    match workspace {
+        Some(folder) => list.push(bind(folder, HOME)),
+        None => list.extend([folder("home", 0o700, GUEST_UID), bind(&format!("{STAGE}/home"), HOME)]),
+    }
+    list.extend([
         folder("tmp", 0o1777, 0),
         folder("shm", 0o1777, 0),
-        bind(&format!("{STAGE}/home"), HOME),
         bind(&format!("{STAGE}/tmp"), "/tmp"),
         bind(&format!("{STAGE}/shm"), "/dev/shm"),
         MountOp::Proc {
@@ -122,6 +134,11 @@ fn mounts(image: &str, has_kernel: bool, quantities: &Quantities) -> Vec<MountOp
         target: format!("{ROOT}/proc/{name}"),
     }));
     list
+}
+
+fn tmpfs_bytes(workspace: Option<&str>, quantities: &Quantities) -> u64 {
+    let kind = workspace.map_or(Workspace::Tmpfs, |_| Workspace::Disk);
+    kind.tmpfs_bytes(quantities.disk_bytes)
 }
 
 /// See setrlimit(2). A core limit of exactly 1 keeps the host's core dump handler out, which 0 does not.
@@ -187,8 +204,55 @@ mod tests {
 
     #[test]
     fn mounts_have_one_fixed_order() {
-        let shown: Vec<String> = mounts("/run/images/i", true, &quantities())
-            .iter()
+        let shown = shown(&mounts("/run/images/i", true, None, &quantities()));
+        assert_eq!(
+            shown[..14],
+            [
+                "bind /run/images/i /run/root",
+                "bind /run/kernel /run/root/usr/lib/brig",
+                "bind /run/dev /run/root/dev",
+                "devpts /run/root/dev/pts",
+                "tmpfs /run/stage 67108864 5000",
+                "mkdir /run/stage/home 700 1000",
+                "bind /run/stage/home /run/root/home/user",
+                "mkdir /run/stage/tmp 1777 0",
+                "mkdir /run/stage/shm 1777 0",
+                "bind /run/stage/tmp /run/root/tmp",
+                "bind /run/stage/shm /run/root/dev/shm",
+                "proc /run/root/proc",
+                "ro /run/root/proc/bus",
+                "ro /run/root/proc/fs",
+            ]
+        );
+    }
+
+    #[test]
+    fn a_workspace_on_disk_leaves_a_small_tmpfs() {
+        let large = Quantities {
+            disk_bytes: 1 << 30,
+            ..quantities()
+        };
+        let shown = shown(&mounts("/run/images/i", true, Some("/run/workspaces/7"), &large));
+        assert_eq!(
+            shown[4..9],
+            [
+                "tmpfs /run/stage 67108864 5000",
+                "bind /run/workspaces/7 /run/root/home/user",
+                "mkdir /run/stage/tmp 1777 0",
+                "mkdir /run/stage/shm 1777 0",
+                "bind /run/stage/tmp /run/root/tmp",
+            ]
+        );
+        assert!(!shown.iter().any(|line| line.contains("/run/stage/home")));
+        let sizes = [
+            Workspace::Disk.tmpfs_bytes(1 << 20),
+            Workspace::Tmpfs.tmpfs_bytes(1 << 30),
+        ];
+        assert_eq!(sizes, [1 << 20, 1 << 30]);
+    }
+
+    fn shown(list: &[MountOp]) -> Vec<String> {
+        list.iter()
             .map(|op| match op {
                 MountOp::Bind { source, target } => format!("bind {source} {target}"),
                 MountOp::Tmpfs {
@@ -202,32 +266,12 @@ mod tests {
                 MountOp::ReadOnly { target } => format!("ro {target}"),
                 MountOp::Mask { target } => format!("mask {target}"),
             })
-            .take(14)
-            .collect();
-        assert_eq!(
-            shown,
-            [
-                "bind /run/images/i /run/root",
-                "bind /run/kernel /run/root/usr/lib/brig",
-                "bind /run/dev /run/root/dev",
-                "devpts /run/root/dev/pts",
-                "tmpfs /run/stage 67108864 5000",
-                "mkdir /run/stage/home 700 1000",
-                "mkdir /run/stage/tmp 1777 0",
-                "mkdir /run/stage/shm 1777 0",
-                "bind /run/stage/home /run/root/home/user",
-                "bind /run/stage/tmp /run/root/tmp",
-                "bind /run/stage/shm /run/root/dev/shm",
-                "proc /run/root/proc",
-                "ro /run/root/proc/bus",
-                "ro /run/root/proc/fs",
-            ]
-        );
+            .collect()
     }
 
     #[test]
     fn a_jail_without_an_interpreter_has_no_kernel_layer() {
-        let list = mounts("/run/images/i", false, &quantities());
+        let list = mounts("/run/images/i", false, None, &quantities());
         assert!(
             !list
                 .iter()

@@ -78,6 +78,11 @@ pub const NEEDS: &[Need] = &[
     need("programs", "brig-init and brig-files", Without::NoSession),
     need("images", "at least one", Without::Refused),
     need("cgroup io", "for policies with limits.io", Without::Refused),
+    need(
+        "workspace disk",
+        "for policies with limits.workspace = \"disk\"",
+        Without::Refused,
+    ),
 ];
 
 const fn need(what: &'static str, needed: &'static str, without: Without) -> Need {

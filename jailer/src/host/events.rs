@@ -25,6 +25,8 @@ pub(super) enum Source {
     Leaf(Id, Id),
     /// The population of the file helper's leaf has changed.
     Helper(Id),
+    /// The process that removes a workspace has ended.
+    Remover,
 }
 
 /// A point in time.
@@ -48,6 +50,8 @@ pub(super) enum Timer {
     Remove(Id),
     /// Try again to remove groups that belong to nothing any more.
     Remains,
+    /// Try again to remove a workspace.
+    Workspaces,
     /// The service manager wants a sign of life.
     Watchdog,
     /// The service manager may be told the status again.

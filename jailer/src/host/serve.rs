@@ -17,6 +17,7 @@ use super::held::{Departed, Waiting};
 use super::session::{Phase, Remains, Session};
 use super::supervise::Supervision;
 use super::uids::Region;
+use super::workspaces::Workspaces;
 use super::world::World;
 use super::{Entrance, Places};
 use crate::api::{Cause, CloseReason, Event, Refusal, Request, VERSION};
@@ -57,6 +58,7 @@ pub(super) struct Jailer {
     pub(super) programs: Programs,
     pub(super) region: Region,
     pub(super) remains: Vec<Remains>,
+    pub(super) workspaces: Workspaces,
     /// What this host lacks; no session is made then.
     pub(super) missing: Option<String>,
     /// Held sessions that are over, until it is recorded.
@@ -117,9 +119,11 @@ pub fn serve(places: Places, entrance: Entrance, notifier: Notifier) -> Result<(
             Some((socket, uid))
         }
     };
+    jailer.remove_workspaces();
     jailer.tell_ready();
     jailer.run(&signals, listener.as_ref());
     let _not_empty = jailer.cgroups.sweep();
+    jailer.workspaces.close();
     Ok(())
 }
 
@@ -141,9 +145,14 @@ impl Jailer {
         keep_capabilities_across_uids()?;
         allow_many_descriptors()?;
         let layout = Layout::detect()?;
-        let region = Region::take()?;
+        let mut region = Region::take()?;
         let cgroups = Cgroups::open(layout, &format!("brig-{:02}", region.number()))?;
         let rules = Rules::load(&places)?;
+        let programs = Programs::load(&places.programs)?;
+        let templates = Templates::load(&places.images, Trust::RootOwned)?;
+        // Hides /run: what lies there is read before.
+        let (world, workspaces) = World::enter(&places)?;
+        let workspaces = Workspaces::new(workspaces, &mut region);
         Ok(Self {
             events,
             sessions: HashMap::new(),
@@ -151,12 +160,13 @@ impl Jailer {
             groups: rules.groups,
             ceilings: rules.ceilings,
             filters: HashMap::new(),
-            programs: Programs::load(&places.programs)?,
-            templates: Templates::load(&places.images, Trust::RootOwned)?,
-            world: World::enter(&places.images, &places.kernel)?,
+            programs,
+            templates,
+            world,
             cgroups,
             region,
             remains: Vec::new(),
+            workspaces,
             missing,
             departed: HashMap::new(),
             supervision,
@@ -185,6 +195,7 @@ impl Jailer {
                     Source::Pid1(id) => self.pid1_ended(&id),
                     Source::Leaf(id, execution) => self.look_at_leaf(&id, &execution),
                     Source::Helper(id) => self.look_at_helper(&id),
+                    Source::Remover => self.workspace_removed(),
                 }
             }
             for timer in timers {
@@ -193,7 +204,7 @@ impl Jailer {
             let alone = listener.is_none() && self.client.is_none();
             if stopping || alone {
                 self.close_all();
-                if self.sessions.is_empty() && self.remains.is_empty() {
+                if self.sessions.is_empty() && self.remains.is_empty() && self.workspaces.cleared() {
                     return;
                 }
             }
@@ -211,6 +222,7 @@ impl Jailer {
             Timer::Overdue(id, execution) => self.overdue(&id, &execution),
             Timer::Remove(id) => self.finish_close(&id),
             Timer::Remains => self.bury_remains(),
+            Timer::Workspaces => self.try_workspaces_again(),
             Timer::Watchdog => self.tell_life(),
             Timer::Status => self.status_may_be_told(),
         }

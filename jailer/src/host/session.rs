@@ -18,7 +18,7 @@ use crate::api::{Cause, CloseReason, Enforced, Event, Held, Make, Quantities, Re
 use crate::cgroup::{IoPlan, Leaf, SessionGroups};
 use crate::faults::{Point, point};
 use crate::ids::Id;
-use crate::plan::{FromInit, Plan, ToInit};
+use crate::plan::{FromInit, HOME, Plan, ToInit, WORKSPACES};
 use crate::policy::{Policy, check_quantities};
 use crate::step::{At, Step, StepError, SysError};
 use crate::template::Template;
@@ -56,6 +56,8 @@ pub(super) struct Session {
     pid: i32,
     tokens: [Token; 2],
     block: Block,
+    /// Whether its working directory is on disk.
+    on_disk: bool,
     filter: String,
     reaped: bool,
     helper: Helper,
@@ -92,6 +94,7 @@ struct Foundations {
     plan: Plan,
     filter: String,
     block: Block,
+    on_disk: bool,
     io: Option<Box<IoPlan>>,
 }
 
@@ -100,9 +103,9 @@ impl Jailer {
     pub(super) fn make(&mut self, request: Make) {
         let id = request.session.clone();
         let built = self.lay_foundations(&request).and_then(|foundations| {
-            let block = foundations.block;
+            let (block, on_disk) = (foundations.block, foundations.on_disk);
             self.build(&request, foundations)
-                .inspect_err(|_| self.region.release(block))
+                .inspect_err(|_| self.vacate(block, on_disk))
         });
         match built {
             Ok(session) => {
@@ -157,21 +160,32 @@ impl Jailer {
             .unwrap_or_default();
         let image = self.world.image(&folder.to_string_lossy()).at(Step::Mounts)?;
         let io = self.io_plan(&policy, &image)?;
-        let image = image.to_string_lossy();
-        #[cfg_attr(not(feature = "faults"), expect(unused_mut, reason = "only faults change a plan"))]
-        let mut plan = blueprint::plan(&request.session, &template, &image, &request.quantities, filters);
-        #[cfg(feature = "faults")]
-        super::faults::spoil(&mut plan);
         let block = self
             .region
             .allocate()
             .ok_or_else(|| Refusal::Busy("all uid blocks are in use".to_owned()))?;
+        let on_disk = self
+            .furnish(&policy, block, &request.quantities)
+            .inspect_err(|_| self.region.release(block))?;
+        let workspace = on_disk.then(|| format!("{WORKSPACES}/{}", block.root()));
+        #[cfg_attr(not(feature = "faults"), expect(unused_mut, reason = "only faults change a plan"))]
+        let mut plan = blueprint::plan(
+            &request.session,
+            &template,
+            &image.to_string_lossy(),
+            workspace.as_deref(),
+            &request.quantities,
+            filters,
+        );
+        #[cfg(feature = "faults")]
+        super::faults::spoil(&mut plan);
         Ok(Foundations {
             policy,
             template,
             plan,
             filter,
             block,
+            on_disk,
             io,
         })
     }
@@ -205,13 +219,18 @@ impl Jailer {
             plan,
             filter,
             block,
+            on_disk,
             io,
         } = foundations;
         #[cfg(feature = "faults")]
         super::faults::check(Step::Cgroups).at(Step::Cgroups)?;
+        let charged = Quantities {
+            disk_bytes: policy.limits.workspace.tmpfs_bytes(request.quantities.disk_bytes),
+            ..request.quantities
+        };
         let mut groups = self
             .cgroups
-            .session(&request.session, &request.quantities, block.root(), io)
+            .session(&request.session, &charged, block.root(), io)
             .at(Step::Cgroups)?;
         let born = birth::give_birth(&self.programs, &groups, block).and_then(|newborn| {
             match self.bring_up(&request.session, &mut groups, &newborn, plan) {
@@ -244,6 +263,7 @@ impl Jailer {
                 pid: newborn.pid,
                 tokens,
                 block,
+                on_disk,
                 filter,
                 reaped: false,
                 helper,
@@ -475,7 +495,7 @@ impl Jailer {
                 };
                 self.tell_about(id, closed);
                 if let Some(session) = self.sessions.remove(id) {
-                    self.region.release(session.block);
+                    self.vacate(session.block, session.on_disk);
                     self.events.forget(session.control.as_fd(), session.tokens[0]);
                     self.depart(id.clone(), session, reason);
                 }
@@ -530,6 +550,16 @@ impl Session {
             .map_err(|error| SysError::new("sendmsg(brig-init)", error.raw_os_error().unwrap_or(libc::EIO)))
     }
 
+    /// Its quota was read back when it was made.
+    fn look_at_workspace(&self) -> String {
+        match mounted_kind(self.pid, HOME).as_deref() {
+            None => "unknown",
+            Some("tmpfs") => "tmpfs",
+            Some(_) => "disk",
+        }
+        .to_owned()
+    }
+
     /// Finds out what is on, by looking at the jail from outside.
     ///
     /// Capabilities and no_new_privs are looked at by each program itself before its exec, which fails otherwise.
@@ -555,12 +585,21 @@ impl Session {
             pids: true,
             swap: self.groups.no_swap,
             io: self.groups.limits_io(),
+            workspace: self.look_at_workspace(),
             landlock_abi,
             seccomp: self.filter.clone(),
             capabilities: "none".to_owned(),
             no_new_privs: true,
         }
     }
+}
+
+/// The kind of file system that a process sees at a mount point.
+fn mounted_kind(pid: i32, point: &str) -> Option<String> {
+    let mounts = fs::read_to_string(format!("/proc/{pid}/mountinfo")).ok()?;
+    let line = mounts.lines().rfind(|line| line.split(' ').nth(4) == Some(point))?;
+    let (_, kind) = line.split_once(" - ")?;
+    kind.split(' ').next().map(ToOwned::to_owned)
 }
 
 /// What a pid 1 that is gone already has said about it.

@@ -111,6 +111,17 @@ impl Region {
         Some(Block(self.first_uid() + index * BLOCK))
     }
 
+    /// Keeps a block from being handed out, by its uid 0; nothing if it is none of this region.
+    pub(super) fn reserve(&mut self, root: u32) -> Option<Block> {
+        let offset = root.checked_sub(self.first_uid())?;
+        let index = offset / BLOCK;
+        let is_block = offset % BLOCK == 0 && (1..REGION_BLOCKS).contains(&index);
+        is_block.then(|| {
+            self.taken.insert(index);
+            Block(root)
+        })
+    }
+
     /// Takes a block back; only when no process and no file of it can exist any more.
     pub(super) fn release(&mut self, block: Block) {
         self.taken.remove(&((block.0 - self.first_uid()) / BLOCK));
@@ -166,6 +177,25 @@ mod tests {
         assert_eq!(region.allocate(), Some(all[3]));
         region.release(all[3]);
         assert_eq!(region.allocate(), Some(all[5]));
+    }
+
+    #[test]
+    fn a_reserved_block_is_not_handed_out() {
+        let mut region = Region {
+            number: 2,
+            lock: tempfile(),
+            run: tempfile().into(),
+            next: 1,
+            taken: BTreeSet::new(),
+        };
+        let first = region.first_uid();
+        for other in [0, first, first + 1, first - BLOCK, first + REGION_BLOCKS * BLOCK] {
+            assert_eq!(region.reserve(other), None, "{other}");
+        }
+        let reserved = region.reserve(first + BLOCK).unwrap();
+        assert_eq!(region.allocate(), Some(Block(first + 2 * BLOCK)));
+        region.release(reserved);
+        assert_eq!(std::iter::from_fn(|| region.allocate()).last(), Some(reserved));
     }
 
     #[test]

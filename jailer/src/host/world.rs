@@ -8,6 +8,7 @@
 //! /run/dev        device nodes and links, read-only
 //! /run/images/ID  the rootfs of a template, read-only, nosuid, nodev
 //! /run/kernel     the kernel layer, likewise
+//! /run/workspaces the jailer's folder of workspaces on disk, if a session has one; writable, nosuid, nodev
 //! ```
 //!
 //! The jail's copies of these mounts are locked: its user namespace is not the one in which they were made, so that
@@ -16,7 +17,7 @@
 
 use std::collections::HashSet;
 use std::ffi::CString;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 
@@ -28,6 +29,9 @@ use rustix::mount::{
 };
 use rustix::thread::UnshareFlags;
 
+use super::Places;
+use super::workspaces::{self, Unfit};
+use crate::plan::WORKSPACES;
 use crate::step::SysError;
 
 /// The jailer's mounts.
@@ -36,10 +40,13 @@ pub(super) struct World {
     /// The image store, held open: its path may be hidden.
     images: OwnedFd,
     mounted: HashSet<String>,
+    has_workspaces: bool,
 }
 
+/// Neither set-user-id programs nor devices.
+const HARDENED: MountFlags = MountFlags::NOSUID.union(MountFlags::NODEV);
 /// Read-only, and good for nothing but reading and executing.
-const SEALED: MountFlags = MountFlags::RDONLY.union(MountFlags::NOSUID).union(MountFlags::NODEV);
+const SEALED: MountFlags = MountFlags::RDONLY.union(HARDENED);
 
 /// name, major, minor; see Documentation/admin-guide/devices.txt.
 const DEVICES: [(&str, u32, u32); 6] = [
@@ -60,15 +67,16 @@ const LINKS: [(&str, &str); 5] = [
 ];
 
 impl World {
-    /// Leaves the host's mount namespace for one of the jailer's own.
-    pub(super) fn enter(images: &Path, kernel: &Path) -> Result<Self, SysError> {
+    /// Leaves the host's mount namespace for one of the jailer's own; gives the place of workspaces, opened in it.
+    pub(super) fn enter(places: &Places) -> Result<(Self, Result<OwnedFd, Unfit>), SysError> {
         // CLONE_FS goes with it; there is one thread.
         unshare_mounts()?;
         mount_change("/", MountPropagationFlags::PRIVATE | MountPropagationFlags::REC)
             .map_err(|e| failed("mount(\"/\", MS_REC|MS_PRIVATE)", e))?;
         // Opened here, because a mount of the namespace that was left can't be cloned, and before /run is hidden.
-        let images = open_folder(images)?;
-        let kernel_tree = clone_tree(CWD, kernel)?;
+        let images = open_folder(&places.images)?;
+        let workspaces = workspaces::open(&places.workspaces);
+        let kernel_tree = clone_tree(CWD, &places.kernel)?;
         // Root's own files: whoever is in a jail has another uid and must be able to walk through.
         rustix::process::umask(Mode::empty());
         tmpfs("/run", "size=1m,mode=0755")?;
@@ -76,11 +84,13 @@ impl World {
             make_dir(folder)?;
         }
         make_devices()?;
-        attach(kernel_tree, "/run/kernel")?;
-        Ok(Self {
+        attach(kernel_tree, "/run/kernel", SEALED)?;
+        let world = Self {
             images,
             mounted: HashSet::new(),
-        })
+            has_workspaces: false,
+        };
+        Ok((world, workspaces))
     }
 
     /// Mounts the rootfs of a template, if it isn't yet. `folder` is the image's name in the store.
@@ -89,10 +99,21 @@ impl World {
         if !self.mounted.contains(folder) {
             let tree = clone_tree(self.images.as_fd(), &Path::new(folder).join("tree"))?;
             make_dir(&target.to_string_lossy())?;
-            attach(tree, &target.to_string_lossy())?;
+            attach(tree, &target.to_string_lossy(), SEALED)?;
             self.mounted.insert(folder.to_owned());
         }
         Ok(target)
+    }
+
+    /// Mounts the jailer's folder of workspaces, if it isn't yet.
+    pub(super) fn workspaces(&mut self, place: BorrowedFd<'_>, name: &str) -> Result<(), SysError> {
+        if !self.has_workspaces {
+            let tree = clone_tree(place, Path::new(name))?;
+            make_dir(WORKSPACES)?;
+            attach(tree, WORKSPACES, HARDENED)?;
+            self.has_workspaces = true;
+        }
+        Ok(())
     }
 }
 
@@ -114,11 +135,11 @@ fn clone_tree(base: impl AsFd, path: &Path) -> Result<OwnedFd, SysError> {
     open_tree(base, path, flags).map_err(|e| failed(format!("open_tree({})", path.display()), e))
 }
 
-fn attach(tree: OwnedFd, target: &str) -> Result<(), SysError> {
-    let flags = MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH;
-    move_mount(tree, "", CWD, target, flags).map_err(|e| failed(format!("move_mount({target:?})"), e))?;
+fn attach(tree: OwnedFd, target: &str, flags: MountFlags) -> Result<(), SysError> {
+    let empty = MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH;
+    move_mount(tree, "", CWD, target, empty).map_err(|e| failed(format!("move_mount({target:?})"), e))?;
     mount_change(target, MountPropagationFlags::PRIVATE).map_err(|e| failed(format!("mount({target:?})"), e))?;
-    let flags = MountFlags::BIND | SEALED;
+    let flags = MountFlags::BIND | flags;
     mount_remount(target, flags, "").map_err(|e| failed(format!("mount({target:?}, MS_REMOUNT|{flags:?})"), e))
 }
 

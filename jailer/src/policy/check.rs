@@ -10,9 +10,7 @@ use sha2::{Digest, Sha256};
 use super::environment::pattern_problem;
 use super::problem::{Document, Problem};
 use super::trust::{LoadError, Trust, read_text};
-use super::{
-    Bounded, Class, Handling, IoLimits, Limits, NetworkMode, PackagesMode, Policy, Retention, Review, Rules, Workspace,
-};
+use super::{Bounded, Class, Handling, IoLimits, Limits, NetworkMode, PackagesMode, Policy, Retention, Review, Rules};
 use crate::seccomp::Groups;
 use crate::units::{ByteSize, Span};
 
@@ -150,9 +148,6 @@ impl Checks<'_> {
                 format!("\"{value}\" is not supported by this version; accepted: \"{accepted}\""),
             );
         };
-        if rules.limits.workspace == Workspace::Disk {
-            refuse("limits.workspace", "disk", "tmpfs");
-        }
         if rules.network.mode == NetworkMode::Egress {
             refuse("network.mode", "egress", "none");
         }

@@ -207,7 +207,6 @@ fn what_is_not_built_is_refused_by_name() {
     refused("[network]\nmode = \"egress\"\n", "network.mode", "egress");
     refused("[packages]\nmode = \"index\"\n", "packages.mode", "index");
     refused("[packages]\nmode = \"allow_list\"\n", "packages.mode", "allow_list");
-    refused("[limits]\nworkspace = \"disk\"\n", "limits.workspace", "disk");
     refused("[execution]\nreview = \"required\"\n", "execution.review", "required");
 }
 

@@ -3,8 +3,11 @@
 //! Everything here is for single-threaded programs: brig-jailer, brig-init and brig-files start no thread.
 #![allow(
     unsafe_code,
-    reason = "raw system calls: clone3, close_range, execveat, seccomp, dup2, an interface ioctl"
+    reason = "raw system calls: clone3, close_range, execveat, seccomp, dup2, quotactl_fd, ioctls"
 )]
+
+#[cfg(feature = "host")]
+pub mod quota;
 
 use std::ffi::CString;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};

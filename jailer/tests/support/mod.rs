@@ -7,15 +7,16 @@
 )]
 
 use std::ffi::OsString;
-use std::fs::File;
+use std::fs::{self, File, Permissions};
 use std::io::Read;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command};
 use std::time::{Duration, Instant};
 
 use brig_jailer::api::{
-    End, Enforced, Event, HostReport, Make, Quantities, Refusal, Request, Spawn, Streams, VERSION, Work,
+    Check, End, Enforced, Event, HostReport, Make, Quantities, Refusal, Request, Spawn, Streams, VERSION, Work,
 };
 use brig_jailer::ids::Id;
 use brig_jailer::policy::{PolicySet, Trust};
@@ -229,6 +230,12 @@ impl Rig {
         }
     }
 
+    /// One line of it.
+    pub fn check(&mut self, what: &str) -> Check {
+        let checks = self.host().checks;
+        checks.into_iter().find(|check| check.what == what).unwrap()
+    }
+
     pub fn request(policy: &str, session: &str, quantities: Quantities) -> Make {
         let set = PolicySet::load(&[policies()], Trust::RootOwned).unwrap();
         let policy = set.get(policy).unwrap();
@@ -341,6 +348,22 @@ pub fn quantities() -> Quantities {
         open_files: 256,
         max_age_ms: 60_000,
     }
+}
+
+/// A folder with a policy of its own, named `x`, and what asks for a session with it.
+pub fn own_policy(session: &str, limits: &str) -> (tempfile::TempDir, Make) {
+    let folder = tempfile::Builder::new().prefix("brig-test-").tempdir().unwrap();
+    fs::set_permissions(folder.path(), Permissions::from_mode(0o755)).unwrap();
+    let text = format!("template = \"base\"\n[syscalls]\ngroups = [\"base\", \"python\"]\n[limits]\n{limits}\n");
+    fs::write(folder.path().join("x.toml"), text).unwrap();
+    let set = PolicySet::load(&[policies(), folder.path().to_owned()], Trust::RootOwned).unwrap();
+    let policy = set.get("x").unwrap();
+    let make = Make {
+        policy: policy.name.clone(),
+        policy_hash: policy.hash.clone(),
+        ..Rig::request("data", session, quantities())
+    };
+    (folder, make)
 }
 
 pub fn command(session: &str, execution: &str, argv: &[&str]) -> Spawn {

@@ -4,7 +4,7 @@
 #![allow(clippy::unwrap_used, reason = "a test that can not go on fails")]
 
 use std::os::unix::process::CommandExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use caps::{CapSet, Capability, CapsHashSet};
@@ -34,6 +34,9 @@ struct Options {
     /// Take all other capabilities away
     #[arg(long, value_name = "CAP,..", value_delimiter = ',')]
     keep: Option<Vec<Capability>>,
+    /// Enter a control group
+    #[arg(long, value_name = "PATH")]
+    enter: Option<PathBuf>,
     /// Run as this user and group
     #[arg(long, value_name = "UID")]
     user: Option<u32>,
@@ -46,6 +49,9 @@ struct Options {
 
 fn main() {
     let options = Options::parse();
+    if let Some(group) = &options.enter {
+        std::fs::write(group.join("cgroup.procs"), "0").unwrap();
+    }
     change_mounts(&options);
     drop_capabilities(&options);
     if let Some(id) = options.user {

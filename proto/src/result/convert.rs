@@ -207,6 +207,7 @@ fn enforced(enforced: v1::Enforced) -> Enforced {
         pids: enforced.pids,
         swap: enforced.swap,
         io: enforced.io,
+        workspace: enforced.workspace,
         landlock_abi: enforced.landlock_abi,
         seccomp: enforced.seccomp,
         capabilities: enforced.capabilities,

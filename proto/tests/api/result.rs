@@ -159,6 +159,7 @@ fn full() -> v1::ExecutionResult {
             pids: true,
             swap: true,
             io: true,
+            workspace: "tmpfs".to_owned(),
             landlock_abi: 7,
             seccomp: "python@89ab".to_owned(),
             capabilities: "none".to_owned(),
@@ -169,6 +170,9 @@ fn full() -> v1::ExecutionResult {
 
 #[test]
 fn a_result_with_something_everywhere_is_written_whole() {
+    let enforced = json!({"namespaces": ["user", "mount"], "cgroup": "v2", "memory": true, "cpu": true, "pids": true,
+        "swap": true, "io": true, "workspace": "tmpfs",
+        "landlock_abi": 7, "seccomp": "python@89ab", "capabilities": "none", "no_new_privs": true});
     let expected = json!({
         "status": "timeout", "stdout": "Loaded 12448 rows\n", "stderr": "a\u{fffd}b",
         "artifacts": [{"artifact_id": "a1", "path": "chart.png", "type": "image/png", "size_bytes": 84231,
@@ -196,8 +200,7 @@ fn a_result_with_something_everywhere_is_written_whole() {
             "expire_time": "2026-01-01T00:00:00Z"},
         "policy": "data@0123", "template": "data@4567", "tenant": "default", "user": "ada",
         "labels": {"team": "sales"},
-        "enforced": {"namespaces": ["user", "mount"], "cgroup": "v2", "memory": true, "cpu": true, "pids": true,
-            "swap": true, "io": true, "landlock_abi": 7, "seccomp": "python@89ab", "capabilities": "none", "no_new_privs": true},
+        "enforced": enforced,
     });
     let document = ResultDocument::from_proto(&full());
     assert_eq!(serde_json::to_value(&document).unwrap(), expected);

@@ -82,6 +82,9 @@ fn the_whole_document_of_a_small_run_is_as_promised() {
             .map(|byte| format!("{byte:02x}"))
             .collect::<String>()
     };
+    let enforced = json!({"namespaces": ["user", "mount", "pid", "net", "ipc", "uts", "cgroup"], "memory": true,
+        "cpu": true, "pids": true, "io": false, "workspace": "tmpfs",
+        "landlock_abi": "<number>", "seccomp": "data@<hash>", "capabilities": "none", "no_new_privs": true});
     assert_eq!(
         document,
         json!({
@@ -108,9 +111,7 @@ fn the_whole_document_of_a_small_run_is_as_promised() {
                 "expire_time": null},
             "policy": "data@<hash>", "template": "base@<hash>", "tenant": "default", "user": "ann",
             "labels": {"job": "nightly"},
-            "enforced": {"namespaces": ["user", "mount", "pid", "net", "ipc", "uts", "cgroup"], "memory": true,
-                "cpu": true, "pids": true, "io": false, "landlock_abi": "<number>", "seccomp": "data@<hash>",
-                "capabilities": "none", "no_new_privs": true},
+            "enforced": enforced,
         })
     );
 }

@@ -173,7 +173,7 @@ async fn a_helper_that_sends_more_than_the_rest_is_not_believed() {
 async fn what_the_session_uses_is_what_its_file_system_says_up_to_the_limit() {
     let space = |used_bytes, used_inodes| Space {
         used_bytes,
-        total_bytes: 4096,
+        total_bytes: 16 << 10,
         used_inodes,
         total_inodes: 10,
     };
@@ -181,7 +181,10 @@ async fn what_the_session_uses_is_what_its_file_system_says_up_to_the_limit() {
     of_1000.conditions.limits.disk_bytes = 1000;
     for (space, disk_bytes, full) in [
         (space(500, 9), 500, None),
-        (space(4096, 9), 1000, Some(Full::Bytes)),
+        (space(12 << 10, 9), 1000, None),
+        // A disk has blocks that are smaller than a page.
+        (space(13 << 10, 9), 1000, Some(Full::Bytes)),
+        (space(16 << 10, 9), 1000, Some(Full::Bytes)),
         (space(500, 10), 500, Some(Full::Inodes)),
         (Space::default(), 0, None),
     ] {

@@ -9,6 +9,7 @@ const LIMITS: Limits = Limits {
     memory_max_bytes: 512 << 20,
     pids: 128,
     disk_bytes: 512 << 20,
+    workspace: Workspace::Tmpfs,
     inodes: 50_000,
     output_bytes: 8 << 20,
     max_age_ms: 3_600_000,
@@ -195,13 +196,15 @@ fn what_nobody_saw_is_lost_unless_it_was_being_stopped() {
 
 #[test]
 fn a_full_disk_or_process_limit_is_the_cause_only_if_the_code_failed_of_it() {
-    let full = claim("OSError", "[Errno 28] No space left on device");
-    let failed = Facts {
-        claim: Some(&full),
-        ..told(Exit::Code(1), None)
-    };
-    assert_eq!(short(&failed), (Status::Error, Some(CauseKind::Disk)));
-    assert_eq!(conclude(&failed).limits_hit, [CauseKind::Disk]);
+    for message in ["[Errno 28] No space left on device", "[Errno 122] Disk quota exceeded"] {
+        let full = claim("OSError", message);
+        let failed = Facts {
+            claim: Some(&full),
+            ..told(Exit::Code(1), None)
+        };
+        assert_eq!(short(&failed), (Status::Error, Some(CauseKind::Disk)));
+        assert_eq!(conclude(&failed).limits_hit, [CauseKind::Disk]);
+    }
 
     let refused = End {
         pids_refused: 3,
@@ -274,6 +277,10 @@ fn running_out_of_memory_names_the_limit_that_holds_for_memory_and_files_togethe
     );
     assert_eq!(cause.limit, Some(512 << 20));
     assert!(memory.hint.unwrap().contains(together));
+    let mut on_disk = told(Exit::Signal(9), Some(JailCause::Memory));
+    on_disk.limits.workspace = Workspace::Disk;
+    let together = "576 MiB (512 MiB of memory and 64 MiB of files in /tmp)";
+    assert!(conclude(&on_disk).hint.unwrap().contains(together));
 }
 
 #[test]

@@ -1,11 +1,14 @@
 //! What only some policies need. Where no policy asks for it, its absence is no fault of the host.
 
+use std::os::fd::AsFd;
+
 use super::{Found, check, lack};
 use crate::api::{Check, Verdict};
 use crate::cgroup::{Controllers, Layout};
 use crate::host::Places;
 use crate::host::disks::disk_of;
-use crate::policy::{Policy, PolicySet, Trust};
+use crate::host::workspaces;
+use crate::policy::{Policy, PolicySet, Trust, Workspace};
 
 pub(super) fn look(places: &Places) -> Vec<Check> {
     let policies = PolicySet::load(&places.policies, Trust::RootOwned).ok();
@@ -15,12 +18,20 @@ pub(super) fn look(places: &Places) -> Vec<Check> {
             .map(|policy| policy.name.clone())
             .collect()
     };
-    vec![optional(
-        "cgroup io",
-        "limits.io",
-        &asking(|policy| policy.limits.io.is_some()),
-        io(places),
-    )]
+    vec![
+        optional(
+            "cgroup io",
+            "limits.io",
+            &asking(|policy| policy.limits.io.is_some()),
+            io(places),
+        ),
+        optional(
+            "workspace disk",
+            "limits.workspace",
+            &asking(|policy| policy.limits.workspace == Workspace::Disk),
+            workspaces_on_disk(places),
+        ),
+    ]
 }
 
 fn optional(what: &'static str, key: &str, asking: &[String], found: Found) -> Check {
@@ -62,4 +73,12 @@ fn io(places: &Places) -> Found {
             "boot with systemd.unified_cgroup_hierarchy=1",
         )),
     }
+}
+
+fn workspaces_on_disk(places: &Places) -> Found {
+    let place = &places.workspaces;
+    workspaces::open(place)
+        .and_then(|folder| workspaces::look(folder.as_fd()))
+        .map(|bytes| format!("{}, {} MiB, with quotas", place.display(), bytes >> 20))
+        .map_err(|unfit| lack(format!("none: {}", unfit.found), unfit.mend))
 }
