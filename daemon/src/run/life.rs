@@ -192,6 +192,9 @@ async fn to_end(
         }
     };
     times.collect = collecting.elapsed();
+    if let Some(session) = &execution.kept {
+        session.files.release(&collection.released);
+    }
     let facts = report::facts(execution, job, ended, &claims, collection.full(), times);
     let conclusion = conclude(&facts);
     let start_time = Some(start_time);
