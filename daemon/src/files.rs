@@ -3,13 +3,15 @@
 //! What the helper says was said next to hostile code: sizes are checked against what was asked for, and after a
 //! protocol error or a missed deadline the connection is not used again.
 
+mod channel;
+
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::time::Duration;
 
 use brig_jailer::files::wire::{
-    self, Collect, Collected, Failure, Found, Get, HEADER, Inspect, Inspected, Put, Request, Response, SKIPPED_MAX,
-    Skip, Sum, Time, Walk, WireError,
+    self, Collect, Collected, Failure, Found, Get, HEADER, Inspect, Inspected, Place, Put, Request, Response,
+    SKIPPED_MAX, Skip, Sum, Time, Walk, WireError,
 };
 use brig_jailer::sys::refuse_descriptors;
 use serde::Serialize;
@@ -18,6 +20,8 @@ use tokio::net::UnixStream;
 use tokio::time::{Instant, timeout_at};
 
 use crate::artifacts::{SpoolError, Spooled, Stored};
+
+pub use channel::Channel;
 
 /// What every request may take, beside the time for its bytes.
 const BASE: Duration = Duration::from_secs(10);
@@ -199,6 +203,20 @@ impl Files {
             }
         })
         .await
+    }
+
+    /// Begins another conversation with the helper, which lasts as long as it takes.
+    pub async fn open(&mut self, place: Place) -> Result<Channel, FilesError> {
+        let (ours, theirs) = std::os::unix::net::UnixStream::pair().map_err(|_| FilesError::Gone)?;
+        self.exchange(walk_deadline(0), async |stream| {
+            channel::pass(stream, &Request::Open(place), theirs.as_fd()).await?;
+            match read(stream).await? {
+                Response::Opened => Ok(()),
+                other => Err(unexpected(other)),
+            }
+        })
+        .await?;
+        Ok(Channel::new(Self::new(ours.into()).map_err(|_| FilesError::Gone)?))
     }
 
     /// Runs one request and its answer; keeps the connection only if both were whole.

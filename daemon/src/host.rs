@@ -33,6 +33,7 @@ const FEATURES: &[&str] = &[
     "request_id",
     "sessions",
     "execute",
+    "files",
     "interrupt",
     "signal",
 ];

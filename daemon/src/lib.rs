@@ -42,3 +42,4 @@ pub mod standalone;
 pub mod status;
 pub mod unbuilt;
 pub mod watchdog;
+pub mod workspace;

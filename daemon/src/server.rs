@@ -35,6 +35,7 @@ use crate::sessions::SessionsService;
 use crate::slots::Slots;
 use crate::status::Problem;
 use crate::unbuilt::Unbuilt;
+use crate::workspace::FilesService;
 
 /// Calls that may go on at one time on a connection.
 const STREAMS: u32 = 256;
@@ -269,7 +270,7 @@ async fn router(host: &Arc<Host>) -> Result<(Router, HealthReporter), StartError
         ))
         .add_service(service!(contexts_server::ContextsServer, Unbuilt))
         .add_service(service!(inputs_server::InputsServer, Unbuilt))
-        .add_service(service!(files_server::FilesServer, Unbuilt))
+        .add_service(service!(files_server::FilesServer, FilesService(Arc::clone(host))))
         .add_service(service!(artifacts_server::ArtifactsServer, Unbuilt))
         .add_service(service!(packages_server::PackagesServer, Unbuilt))
         .add_service(service!(ledger_server::LedgerServer, Unbuilt));

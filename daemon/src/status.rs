@@ -7,9 +7,11 @@ use std::collections::HashMap;
 use std::time::Duration;
 
 use brig_jailer::api::Refusal;
+use brig_jailer::files::wire::Failure;
 use brig_jailer::step::{Step, StepError};
 use brig_proto::reason::ERROR_DOMAIN;
 use brig_proto::v1::Reason;
+use rustix::io::Errno;
 use tonic::{Code, Status};
 use tonic_types::{ErrorDetails, FieldViolation, StatusExt};
 
@@ -71,6 +73,22 @@ pub enum Problem {
     /// The session's file system is full.
     #[error("{0}: the workspace of the session is full")]
     DiskFull(String),
+    /// A file of a session could not be used as it was asked for.
+    #[error("{}", shown(.failure))]
+    File { field: &'static str, failure: Failure },
+    /// The policy does not let the file leave.
+    #[error("\"{0}\": the policy lets no such file leave")]
+    DownloadForbidden(String),
+    /// A position lies beyond what there is.
+    #[error("{field}: {asked} lies beyond the {there} bytes that there are")]
+    OutOfRange {
+        field: &'static str,
+        asked: u64,
+        there: u64,
+    },
+    /// Too much goes on with the files of a session.
+    #[error("session {0:?}: {1} {2}, which is as many as may")]
+    FileQuota(String, usize, &'static str),
     /// The code did not start in time.
     #[error("the code did not start within {0} ms: {1}")]
     StartTimeout(u64, &'static str),
@@ -133,6 +151,47 @@ fn joined(problems: &[FieldProblem]) -> String {
         .join("; ")
 }
 
+/// What failed about a file; no byte of the guest can pass for something else.
+fn shown(failure: &Failure) -> String {
+    let path = failure.path.escape_ascii().to_string();
+    let path = crate::output::cut_text(&path, 200);
+    let error = std::io::Error::from_raw_os_error(failure.errno);
+    match Errno::from_raw_os_error(failure.errno) {
+        Errno::BADMSG => format!("\"{path}\": the content has another SHA-256 than announced"),
+        Errno::CANCELED => format!("\"{path}\": fewer bytes came than were announced"),
+        Errno::FBIG => format!("\"{path}\": more bytes came than were announced or may be"),
+        Errno::LOOP => format!("\"{path}\": is a symbolic link, or lies behind one; links are never followed"),
+        Errno::MLINK => format!("\"{path}\": has more than one name (hard links)"),
+        Errno::OPNOTSUPP => format!("\"{path}\": is a FIFO, socket or device"),
+        Errno::STALE => format!("\"{path}\": was replaced meanwhile"),
+        Errno::TIMEDOUT => format!("\"{path}\": there is more than can be looked at in time"),
+        Errno::USERS => format!("\"{path}\": too many directories, or too many calls at one time"),
+        _ => format!("{} \"{path}\": {error}", failure.op),
+    }
+}
+
+/// The reason that goes with an error number of the file helper.
+fn file_reason(errno: i32) -> Reason {
+    match Errno::from_raw_os_error(errno) {
+        Errno::NOENT => Reason::FileNotFound,
+        Errno::EXIST => Reason::FileExists,
+        Errno::NOTEMPTY => Reason::DirectoryNotEmpty,
+        Errno::ISDIR => Reason::IsDirectory,
+        Errno::NOTDIR => Reason::NotDirectory,
+        Errno::LOOP | Errno::MLINK | Errno::XDEV | Errno::OPNOTSUPP | Errno::NXIO => Reason::NotRegularFile,
+        Errno::NAMETOOLONG | Errno::INVAL => Reason::InvalidPath,
+        Errno::NOSPC | Errno::DQUOT => Reason::DiskFull,
+        Errno::FBIG => Reason::TooLarge,
+        Errno::BADMSG | Errno::CANCELED => Reason::DigestMismatch,
+        Errno::ACCESS | Errno::PERM | Errno::AGAIN | Errno::TXTBSY | Errno::BUSY => Reason::FileNotAccessible,
+        Errno::STALE => Reason::FileChanged,
+        Errno::RANGE => Reason::OffsetOutOfRange,
+        Errno::USERS | Errno::MFILE => Reason::FileQuota,
+        Errno::TIMEDOUT => Reason::FileTimeout,
+        _ => Reason::Internal,
+    }
+}
+
 impl Problem {
     /// The code of the call.
     pub fn code(&self) -> Code {
@@ -152,6 +211,10 @@ impl Problem {
             Self::SessionClosed(_) => Reason::SessionClosed,
             Self::NotRunning(..) => Reason::ExecutionNotRunning,
             Self::DiskFull(_) => Reason::DiskFull,
+            Self::File { failure, .. } => file_reason(failure.errno),
+            Self::DownloadForbidden(_) => Reason::DownloadForbidden,
+            Self::OutOfRange { .. } => Reason::OffsetOutOfRange,
+            Self::FileQuota(..) => Reason::FileQuota,
             Self::StartTimeout(..) => Reason::StartTimeout,
             Self::CallerGone => Reason::CallerGone,
             Self::Draining => Reason::Draining,
@@ -190,6 +253,8 @@ impl Problem {
     pub fn field(&self) -> &str {
         match self {
             Self::Fields(problems) => problems.first().map_or("", |problem| &problem.field),
+            Self::File { field, .. } | Self::OutOfRange { field, .. } => field,
+            Self::DownloadForbidden(_) => "path",
             _ => "",
         }
     }
@@ -207,6 +272,13 @@ impl Problem {
             }
             Self::NotFound { kind, name, .. } | Self::Exists { kind, name, .. } => {
                 details.set_resource_info(*kind, name.clone(), "", self.to_string());
+            }
+            Self::File { .. } | Self::OutOfRange { .. } | Self::DownloadForbidden(_) => {
+                details.set_bad_request(vec![FieldViolation::new(self.field(), self.to_string())]);
+            }
+            Self::FileQuota(session, ..) => {
+                details.add_quota_failure_violation(format!("session {session}"), self.to_string());
+                details.set_retry_info(Some(RETRY));
             }
             Self::SessionQuota(_) => {
                 details.add_quota_failure_violation("limits.sessions", self.to_string());
@@ -244,6 +316,17 @@ impl Problem {
         if let Self::Jail(Refusal::Step(StepError { source, .. })) = self {
             metadata.insert("call".to_owned(), source.call.clone());
             metadata.insert("errno".to_owned(), source.errno.to_string());
+        }
+        match self {
+            Self::File { failure, .. } => {
+                metadata.insert("call".to_owned(), failure.op.to_string());
+                metadata.insert("errno".to_owned(), failure.errno.to_string());
+                metadata.insert("path".to_owned(), failure.path.escape_ascii().to_string());
+            }
+            Self::OutOfRange { there, .. } => {
+                metadata.insert("offset".to_owned(), there.to_string());
+            }
+            _ => {}
         }
         metadata
     }

@@ -47,21 +47,6 @@ impl v1::inputs_server::Inputs for Unbuilt {
     }
 }
 
-impl v1::files_server::Files for Unbuilt {
-    type DownloadStream = BoxStream<v1::FilesDownloadResponse>;
-    type WatchStream = BoxStream<v1::FilesWatchResponse>;
-    unbuilt! {
-        upload(Streaming<v1::FilesUploadRequest>) -> v1::FilesUploadResponse, "Files.Upload";
-        download(v1::FilesDownloadRequest) -> Self::DownloadStream, "Files.Download";
-        stat(v1::FilesStatRequest) -> v1::FilesStatResponse, "Files.Stat";
-        list(v1::FilesListRequest) -> v1::FilesListResponse, "Files.List";
-        make_dir(v1::FilesMakeDirRequest) -> v1::FilesMakeDirResponse, "Files.MakeDir";
-        r#move(v1::FilesMoveRequest) -> v1::FilesMoveResponse, "Files.Move";
-        remove(v1::FilesRemoveRequest) -> v1::FilesRemoveResponse, "Files.Remove";
-        watch(v1::FilesWatchRequest) -> Self::WatchStream, "Files.Watch";
-    }
-}
-
 impl v1::artifacts_server::Artifacts for Unbuilt {
     type DownloadStream = BoxStream<v1::ArtifactsDownloadResponse>;
     type WatchStream = BoxStream<v1::ArtifactsWatchResponse>;

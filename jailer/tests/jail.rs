@@ -110,8 +110,8 @@ fn cgroups_limits_are_on_and_go_with_the_session() {
         ..
     } = quantities();
     let memory = guest("memory.limit_in_bytes").or_else(|| guest("memory.max"));
-    assert_eq!(memory, Some((memory_bytes + disk_bytes + (32 << 20)).to_string()));
-    assert_eq!(guest("pids.max"), Some((pids + 1).to_string()));
+    assert_eq!(memory, Some((memory_bytes + disk_bytes + (48 << 20)).to_string()));
+    assert_eq!(guest("pids.max"), Some((pids + 17).to_string()));
     let cpu = guest("cpu.cfs_quota_us").or_else(|| guest("cpu.max").map(|text| text.replace(" 100000", "")));
     assert_eq!(cpu.as_deref(), Some("100000"));
     rig.close("cgrouptest");

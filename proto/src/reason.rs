@@ -58,11 +58,15 @@ impl Reason {
             | Self::DirectoryNotEmpty
             | Self::NotRegularFile
             | Self::PolicyChanged
+            | Self::FileNotAccessible
+            | Self::FileChanged
             | Self::HostCannotEnforce
             | Self::Configuration => Code::FailedPrecondition,
-            Self::SessionQuota | Self::QueueFull | Self::StorageQuota | Self::DiskFull => Code::ResourceExhausted,
+            Self::SessionQuota | Self::QueueFull | Self::StorageQuota | Self::DiskFull | Self::FileQuota => {
+                Code::ResourceExhausted
+            }
             Self::HostBusy | Self::Draining | Self::JailerGone | Self::LedgerUnavailable => Code::Unavailable,
-            Self::StartTimeout => Code::DeadlineExceeded,
+            Self::StartTimeout | Self::FileTimeout => Code::DeadlineExceeded,
             Self::CallerGone => Code::Cancelled,
             Self::LedgerBroken => Code::DataLoss,
             Self::JailFailed | Self::Internal => Code::Internal,

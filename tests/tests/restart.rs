@@ -123,8 +123,10 @@ fn over_several_restarts_a_client_that_attaches_again_sees_each_line_once() {
         reader.take_some(execute(&services, name, COUNTER));
     }
     for planned in [false, true, false, true, true, false] {
-        let lives: Vec<Live> = readers.iter().map(|reader| reader.attach(&services)).collect();
-        std::thread::sleep(Duration::from_millis(100));
+        let mut lives: Vec<Live> = readers.iter().map(|reader| reader.attach(&services)).collect();
+        for live in &mut lives {
+            live.until(|event| matches!(event, Event::Output(_)));
+        }
         restart(&mut services, planned);
         for (reader, live) in readers.iter_mut().zip(lives) {
             reader.take_until_cut(live);
@@ -137,7 +139,8 @@ fn over_several_restarts_a_client_that_attaches_again_sees_each_line_once() {
         let outcome = live.finish();
         reader.take(&outcome.events);
         assert_eq!(outcome.end(), (Status::Cancelled, Some(CauseKind::Cancel)));
-        assert!(reader.numbers() > 50, "{}", reader.numbers());
+        // At least one in each life of brigd.
+        assert!(reader.numbers() > 6, "{}", reader.numbers());
         assert_eq!(outcome.result.stdout, reader.text.as_slice());
     }
 }

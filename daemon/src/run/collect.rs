@@ -16,8 +16,9 @@ use crate::files::{Files, FilesError};
 use crate::names;
 use crate::run::admit::{Conditions, Expected, new_id};
 use crate::run::finish::Full;
-use crate::run::gate;
+use crate::run::gate::{self, Way};
 use crate::run::inputs::hex;
+use crate::run::kept::files::Released;
 use crate::run::log::Log;
 use crate::run::start::Workspace;
 
@@ -37,6 +38,8 @@ const PAGE: u64 = 4096;
 pub struct Collection {
     pub artifacts: Vec<Artifact>,
     pub missing: Vec<String>,
+    /// The artifacts whose bytes may leave.
+    pub released: Vec<Released>,
     /// How full the session's file system was, as far as the helper told.
     pub space: Space,
 }
@@ -204,7 +207,12 @@ impl Collector<'_> {
         let inspected = self.files.inspect(inspect).await.ok();
         let judgement = guess.judge(rules, inspected.as_ref());
         let artifact = artifact(found, &stored, &judgement);
-        let leaves = self.job.want_inline && gate::artifact_may_leave(&self.job.policy, &judgement);
+        let may_leave = gate::may_leave(&self.job.policy, Way::Artifact(&judgement));
+        let leaves = self.job.want_inline && may_leave;
+        if may_leave {
+            let released = Released::new(&found.path, &stored.sha256());
+            self.collection.released.push(released);
+        }
         self.log.artifact(artifact.clone(), leaves.then_some(stored));
         self.collection.artifacts.push(artifact);
         point(Point::DaemonCollecting);

@@ -1,12 +1,14 @@
 //! Kept sessions: live jails that callers use for many executions.
 //!
 //! A [`Session`] is what everybody shares of one: what it was made with, and where it is. Its jail belongs to one task,
-//! [`life::run`], its file helper to another ([`helper`]). Whoever uses it holds a [`Use`], so that it is idle only when
+//! [`life::run`], its file helper to another ([`helper`]); what its
+//! calls on files have in common is in [`files`]. Whoever uses it holds a [`Use`], so that it is idle only when
 //! nobody does.
 
 pub mod admit;
 pub mod adopt;
 pub mod execution;
+pub mod files;
 pub mod helper;
 pub mod life;
 pub mod memo;
@@ -21,7 +23,7 @@ use brig_jailer::policy::{Policy, Resolved};
 use brig_proto::v1;
 use brig_proto::v1::{ClampedLimit, OnTimeout, Origin, Reason, SessionCloseReason, SessionState, StartKind};
 use serde::{Deserialize, Serialize};
-use tokio::sync::watch;
+use tokio::sync::{OwnedSemaphorePermit, watch};
 use tokio::time::Instant;
 use tonic::Status;
 use tracing::debug;
@@ -33,6 +35,7 @@ use crate::run::execution::{effective_limits, span};
 use crate::run::report;
 use crate::status::Problem;
 
+use files::FileCalls;
 use helper::Helper;
 
 /// The most executions of one session that run or wait.
@@ -61,6 +64,7 @@ pub struct Session {
     /// When it is closed for good.
     pub end_time: SystemTime,
     pub helper: Helper,
+    pub files: FileCalls,
     state: Mutex<State>,
     changes: watch::Sender<()>,
 }
@@ -84,6 +88,8 @@ struct State {
     enforced: Option<Enforced>,
     /// Executions that run or wait.
     users: usize,
+    /// Calls on files that go on.
+    file_calls: usize,
     last_active: SystemTime,
     idle_since: Instant,
     /// Whether an execution has run, and whether one of code has.
@@ -94,6 +100,13 @@ struct State {
 /// Keeps a session from being idle.
 #[derive(Debug)]
 pub struct Use(Arc<Session>);
+
+/// Keeps a session from being idle while a call on its files goes on.
+#[derive(Debug)]
+pub struct FileUse {
+    session: Arc<Session>,
+    _place: OwnedSemaphorePermit,
+}
 
 /// Why a session is to end, and when.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -112,6 +125,7 @@ impl Settings {
             refusal: None,
             enforced: None,
             users: 0,
+            file_calls: 0,
             last_active: SystemTime::now(),
             idle_since: Instant::now(),
             has_state: false,
@@ -190,6 +204,31 @@ impl Session {
         }
     }
 
+    /// Uses it for a call on its files.
+    pub fn enter_files(self: &Arc<Self>) -> Result<FileUse, Problem> {
+        if !self.is_up() {
+            return Err(self.closed_problem());
+        }
+        let place = self.files.place();
+        let place = place.ok_or_else(|| {
+            let what = "calls on its files go on already";
+            Problem::FileQuota(self.id.to_string(), files::CALLS_MAX, what)
+        })?;
+        self.change(|state| {
+            state.file_calls += 1;
+            state.touch();
+        });
+        Ok(FileUse {
+            session: Arc::clone(self),
+            _place: place,
+        })
+    }
+
+    /// Notes that somebody looks at it, which does not keep it from being idle afterwards.
+    pub fn looked_at(&self) {
+        self.change(State::touch);
+    }
+
     /// Notes that an execution started.
     pub fn used(&self, by_code: bool) {
         self.change(|state| {
@@ -248,7 +287,7 @@ impl Session {
             at: state.idle_since + Duration::from_millis(state.settings.idle_timeout_ms),
             reason: SessionCloseReason::Idle,
         };
-        if state.users == 0 && idle.at < expired.at {
+        if state.users == 0 && state.file_calls == 0 && idle.at < expired.at {
             idle
         } else {
             expired
@@ -385,6 +424,21 @@ impl Drop for Use {
     fn drop(&mut self) {
         self.0.change(|state| {
             state.users -= 1;
+            state.touch();
+        });
+    }
+}
+
+impl FileUse {
+    pub fn session(&self) -> &Arc<Session> {
+        &self.session
+    }
+}
+
+impl Drop for FileUse {
+    fn drop(&mut self) {
+        self.session.change(|state| {
+            state.file_calls -= 1;
             state.touch();
         });
     }

@@ -249,6 +249,9 @@ pub async fn to_end(host: &Host, execution: &Arc<Execution>, conditions: &Condit
     };
     times.collect = collecting.elapsed();
     point(Point::DaemonCollected);
+    if let Some(session) = &execution.kept {
+        session.files.release(&collection.released);
+    }
     let facts = report::facts(execution, conditions, ended, &claims, collection.full(), times);
     let conclusion = conclude(&facts);
     let report = Report {

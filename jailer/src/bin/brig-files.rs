@@ -22,15 +22,15 @@ fn main() -> ExitCode {
     let Ok(socket) = sys::inherited(SOCKET).map(UnixStream::from) else {
         return ExitCode::from(1);
     };
-    let root = match seal() {
-        Ok(root) => root,
+    let roots = match seal() {
+        Ok(roots) => roots,
         Err(failure) => {
             // The reason goes out; that it can't is told by the status too.
             let _ = refuse(socket, failure);
             return ExitCode::from(1);
         }
     };
-    match Server::new(socket, root).serve() {
+    match Server::new(socket, roots).serve() {
         Ok(()) => ExitCode::SUCCESS,
         Err(Broken::Socket(_)) => ExitCode::from(3),
         Err(_) => ExitCode::from(2),

@@ -11,6 +11,7 @@ use super::{
     Cgroups, Controllers, layout, make_dir, read_file, read_keyed, remove_dir, remove_tree, sys_error, write_file,
 };
 use crate::api::{Quantities, Usage};
+use crate::files::wire::CHANNELS_MAX;
 use crate::ids::Id;
 use crate::step::SysError;
 
@@ -18,10 +19,11 @@ use crate::step::SysError;
 const INIT_MEMORY: u64 = 32 << 20;
 /// pid 1 itself, and one child on its way out of the group.
 const INIT_PIDS: u64 = 8;
-/// What the file helper needs beside the files that it writes, in bytes; a walk over many files takes 20 MiB.
-const HELPER_MEMORY: u64 = 32 << 20;
-/// What the file helper adds to the processes of the guest.
-const HELPER_PIDS: u64 = 1;
+/// What the file helper needs beside the files that it writes, in bytes; a walk over many files takes 20 MiB, each
+/// conversation at its client's pace 1 MiB.
+const HELPER_MEMORY: u64 = 48 << 20;
+/// What the file helper adds to the processes of the guest: itself, and a thread for each further conversation.
+const HELPER_PIDS: u64 = 1 + CHANNELS_MAX as u64;
 
 /// The groups of one session.
 #[derive(Debug)]

@@ -1,8 +1,12 @@
 //! The helper's end of the socket: frames in, frames out.
 #![forbid(unsafe_code)]
 
-use std::io::{self, ErrorKind, Read, Write};
+use std::io::{self, ErrorKind, IoSliceMut, Read, Write};
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
+
+use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, recvmsg};
 
 use super::wire::{self, HEADER, Request, Response, WireError};
 
@@ -28,6 +32,8 @@ pub(super) struct Connection {
     socket: UnixStream,
     body: Vec<u8>,
     out: Vec<u8>,
+    /// The descriptor that came with the last request.
+    passed: Option<OwnedFd>,
 }
 
 impl Connection {
@@ -36,7 +42,18 @@ impl Connection {
             socket,
             body: Vec::new(),
             out: Vec::new(),
+            passed: None,
         }
+    }
+
+    /// The descriptor that came with the last request.
+    pub(super) fn passed(&mut self) -> Option<OwnedFd> {
+        self.passed.take()
+    }
+
+    /// The socket, to wait for.
+    pub(super) fn as_fd(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
     }
 
     /// Waits for the next request; `None` when the other end is gone.
@@ -67,14 +84,24 @@ impl Connection {
         Ok(())
     }
 
-    /// Reads a header; false at the end of the stream.
+    /// Reads a header, and the descriptor that came with it; false at the end of the stream.
     fn fill_header(&mut self, header: &mut [u8; HEADER]) -> Result<bool, Broken> {
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+        self.passed = None;
         loop {
-            match self.socket.read(&mut header[..1]) {
-                Ok(0) => return Ok(false),
-                Ok(_) => break,
-                Err(error) if error.kind() == ErrorKind::Interrupted => {}
-                Err(error) => return Err(error.into()),
+            let mut control = RecvAncillaryBuffer::new(&mut space);
+            let mut first = [IoSliceMut::new(&mut header[..1])];
+            match recvmsg(&self.socket, &mut first, &mut control, RecvFlags::CMSG_CLOEXEC) {
+                Ok(message) if message.bytes == 0 => return Ok(false),
+                Ok(_) => {
+                    self.passed = control.drain().find_map(|message| match message {
+                        RecvAncillaryMessage::ScmRights(mut passed) => passed.next(),
+                        _ => None,
+                    });
+                    break;
+                }
+                Err(rustix::io::Errno::INTR) => {}
+                Err(error) => return Err(io::Error::from(error).into()),
             }
         }
         self.socket.read_exact(&mut header[1..]).map_err(cut_short)?;

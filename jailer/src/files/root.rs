@@ -69,6 +69,16 @@ impl Root {
         Ok((parent.map_err(|errno| failure(Op::Open, errno, path))?, name))
     }
 
+    /// Opens a directory by its path; the empty one is the root's own.
+    pub(super) fn directory(&self, path: &[u8]) -> Result<OwnedFd, Failure> {
+        if path.is_empty() {
+            return self.reopen().map_err(|errno| failure(Op::Open, errno, path));
+        }
+        let (parent, name) = self.parent(path)?;
+        self.enter(parent.as_fd(), name)
+            .map_err(|errno| failure(Op::Open, errno, path))
+    }
+
     /// Makes the directories above `path` that are not there yet.
     pub(super) fn make_parents(&self, path: &[u8]) -> Result<(), Failure> {
         check(path)?;
@@ -98,11 +108,21 @@ impl Root {
             .map_err(|errno| failure(Op::Open, errno, path))
     }
 
-    /// Opens a regular file by its name in a directory.
+    /// Opens a regular file by its name in a directory, for reading.
     pub(super) fn open_regular_in(&self, parent: BorrowedFd<'_>, name: &[u8]) -> Result<(OwnedFd, Stat), Errno> {
+        self.open_file_in(parent, name, OFlags::RDONLY)
+    }
+
+    /// Opens a regular file by its name in a directory.
+    pub(super) fn open_file_in(
+        &self,
+        parent: BorrowedFd<'_>,
+        name: &[u8],
+        access: OFlags,
+    ) -> Result<(OwnedFd, Stat), Errno> {
         let before = rustix::fs::statat(parent, name, AtFlags::SYMLINK_NOFOLLOW)?;
         self.admit(&before).map_err(|_| refusal(&before))?;
-        let file = open_in(parent, name, OFlags::RDONLY, Mode::empty())?;
+        let file = open_in(parent, name, access, Mode::empty())?;
         let stat = rustix::fs::fstat(&file)?;
         self.admit(&stat).map_err(|_| refusal(&stat))?;
         Ok((file, stat))

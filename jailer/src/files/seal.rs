@@ -1,7 +1,7 @@
 //! Gives up what the helper was started with, before it reads its first request.
 //!
 //! It comes as uid 999 with two capabilities and leaves as uid 999 with none, whose file access counts as uid 1000's
-//! and reaches the working directory only. Its syscall filter was put on before it was started.
+//! and reaches the working directory and `/tmp` only. Its syscall filter was put on before it was started.
 #![forbid(unsafe_code)]
 
 use std::os::fd::BorrowedFd;
@@ -24,22 +24,30 @@ const GUEST: u32 = 1000;
 /// No user has this id; asked for it, the kernel only tells the present one.
 const NOBODY: u32 = u32::MAX;
 
-/// Takes the guest's identity for files, opens the working directory with it, and drops everything else.
+/// The directories that the helper serves.
+#[derive(Debug)]
+pub struct Roots {
+    pub home: Root,
+    pub tmp: Root,
+}
+
+/// Takes the guest's identity for files, opens the directories with it, and drops everything else.
 ///
 /// Errors: the step that failed, by name.
-pub fn seal() -> Result<Root, Failure> {
+pub fn seal() -> Result<Roots, Failure> {
     take_file_identity().map_err(|errno| failed("file identity", errno))?;
     drop_capabilities().map_err(|errno| failed("capabilities", errno))?;
     // After the identity: changing that resets it.
     rustix::process::set_dumpable_behavior(DumpableBehavior::NotDumpable).map_err(|e| failed("dumpable", e))?;
     rustix::process::umask(Mode::from_raw_mode(0o022));
-    // The directory is the guest's alone: only its identity gets in. Its parents are the image's and read-only, so that
-    // a path is as good as a descriptor.
+    // The working directory is the guest's alone: only its identity gets in. The parents of both are the image's and
+    // read-only, so that a path is as good as a descriptor.
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-    let root = rustix::fs::openat(CWD, crate::plan::HOME, flags, Mode::empty()).and_then(Root::new);
-    let root = root.map_err(|errno| failed("working directory", errno))?;
-    restrict_files(root.as_fd()).map_err(|_| failed("landlock", Errno::OPNOTSUPP))?;
-    Ok(root)
+    let open = |path| rustix::fs::openat(CWD, path, flags, Mode::empty()).and_then(Root::new);
+    let home = open(crate::plan::HOME).map_err(|errno| failed("working directory", errno))?;
+    let tmp = open("/tmp").map_err(|errno| failed("/tmp", errno))?;
+    restrict_files(&[home.as_fd(), tmp.as_fd()]).map_err(|_| failed("landlock", Errno::OPNOTSUPP))?;
+    Ok(Roots { home, tmp })
 }
 
 fn failed(step: &str, errno: Errno) -> Failure {
@@ -81,29 +89,36 @@ fn drop_capabilities() -> Result<(), Errno> {
     Ok(())
 }
 
-/// Reading, writing, making and removing files below the directory; nothing else anywhere.
+/// Reading, writing, making, moving and removing files below the directories; nothing else anywhere.
 ///
-/// Renames stay within one directory, so that `Refer` is not needed. Files are never opened to be truncated.
-///
-/// Kernel: Landlock ABI 2 (5.19); what later ones add is taken where it is there.
-fn restrict_files(directory: BorrowedFd<'_>) -> Result<(), RulesetError> {
+/// Kernel: Landlock ABI 2 (5.19); what later ones add is taken where it is there. Truncation, which ABI 3 knows, is for
+/// uploads that are gone on with.
+fn restrict_files(directories: &[BorrowedFd<'_>]) -> Result<(), RulesetError> {
     let allowed = AccessFs::ReadFile
         | AccessFs::WriteFile
         | AccessFs::ReadDir
         | AccessFs::RemoveFile
+        | AccessFs::RemoveDir
         | AccessFs::MakeDir
-        | AccessFs::MakeReg;
-    Ruleset::default()
+        | AccessFs::MakeReg
+        | AccessFs::MakeSym
+        | AccessFs::MakeFifo
+        | AccessFs::MakeSock
+        | AccessFs::Refer
+        | AccessFs::Truncate;
+    let ruleset = Ruleset::default()
         .set_compatibility(CompatLevel::HardRequirement)
         .handle_access(AccessFs::from_all(ABI::V2))?
         .set_compatibility(CompatLevel::BestEffort)
         .handle_access(AccessFs::from_all(ABI::V7))?
         .handle_access(AccessNet::from_all(ABI::V7))?
         .scope(Scope::from_all(ABI::V7))?
-        .create()?
-        .set_compatibility(CompatLevel::HardRequirement)
-        .add_rule(PathBeneath::new(directory, allowed))?
-        .restrict_self()?;
+        .create()?;
+    // Best effort stands for the one right that an old kernel does not know; all others were demanded above.
+    let ruleset = directories.iter().try_fold(ruleset, |ruleset, directory| {
+        ruleset.add_rule(PathBeneath::new(directory, allowed))
+    })?;
+    ruleset.restrict_self()?;
     Ok(())
 }
 
@@ -119,7 +134,7 @@ mod tests {
         let directory = std::fs::File::open(inside.path()).unwrap();
         // The rules hold for the thread that takes them.
         std::thread::spawn(move || {
-            restrict_files(directory.as_fd()).unwrap();
+            restrict_files(&[directory.as_fd()]).unwrap();
             let denied =
                 |result: std::io::Result<()>| result.unwrap_err().kind() == std::io::ErrorKind::PermissionDenied;
             assert!(denied(std::fs::read("/etc/passwd").map(drop)));
@@ -128,7 +143,17 @@ mod tests {
             std::fs::write(inside.path().join("x"), "x").unwrap();
             assert_eq!(std::fs::read(inside.path().join("x")).unwrap(), b"x");
             std::fs::rename(inside.path().join("x"), inside.path().join("y")).unwrap();
-            assert!(denied(std::os::unix::fs::symlink("y", inside.path().join("z"))));
+            assert!(denied(std::os::unix::fs::symlink("y", outside.path().join("z"))));
+            // Names move from directory to directory, whatever they name, but not out.
+            std::os::unix::fs::symlink("y", inside.path().join("link")).unwrap();
+            std::fs::create_dir(inside.path().join("below")).unwrap();
+            std::fs::rename(inside.path().join("link"), inside.path().join("below/link")).unwrap();
+            assert!(std::fs::rename(inside.path().join("y"), outside.path().join("y")).is_err());
+            std::fs::OpenOptions::new()
+                .write(true)
+                .truncate(true)
+                .open(inside.path().join("y"))
+                .unwrap();
             std::fs::remove_file(inside.path().join("y")).unwrap();
         })
         .join()

@@ -1,6 +1,7 @@
 //! The helper against real files: a server in a thread, a client on the other end of its socket.
 
 mod attacks;
+mod calls;
 mod collect;
 mod limits;
 mod protocol;
@@ -18,6 +19,7 @@ use serde::Serialize;
 use sha2::{Digest, Sha256};
 
 use super::root::Root;
+use super::seal::Roots;
 use super::server::{Broken, Server};
 use super::wire::{
     CHUNK_MAX, Collect, Collected, Failure, Found, Get, HEADER, Put, Request, Response, Skip, Sum, Time, Walk,
@@ -80,7 +82,11 @@ impl Place {
 
     fn serve(&self) -> Client {
         let (near, far) = UnixStream::pair().unwrap();
-        let server = Server::new(far, self.root());
+        let roots = Roots {
+            home: self.root(),
+            tmp: self.root(),
+        };
+        let server = Server::new(far, roots);
         Client {
             socket: near,
             server: std::thread::spawn(|| server.serve()),

@@ -9,7 +9,8 @@ use sha2::{Digest, Sha256};
 
 use super::connection::{Broken, Connection};
 use super::root::{Root, failure, open_in};
-use super::wire::{CHUNK_MAX, Failure, Get, Op, Put, Response, Sum, Time};
+use super::tree::info;
+use super::wire::{self, Arrived, CHUNK_MAX, Failure, Get, Op, Put, Response, Sum, Time};
 
 /// The start of the names under which files are written before they get their own.
 pub(super) const PARTIAL: &[u8] = b".brig-put-";
@@ -35,9 +36,10 @@ impl<E: Into<Broken>> From<E> for Trouble {
     }
 }
 
-/// A file that is being written. Dropped before its end it leaves nothing behind.
+/// A file that is being written. Dropped before its end it leaves nothing behind, unless it can be gone on with.
 #[derive(Debug)]
 pub(super) struct Upload<'p> {
+    ask: &'p wire::Upload,
     put: &'p Put,
     parent: OwnedFd,
     name: &'p [u8],
@@ -49,28 +51,34 @@ pub(super) struct Upload<'p> {
 }
 
 impl<'p> Upload<'p> {
-    pub(super) fn begin(root: &Root, put: &'p Put) -> Result<Self, Failure> {
+    pub(super) fn begin(root: &Root, ask: &'p wire::Upload) -> Result<Self, Failure> {
+        let put = &ask.put;
         if put.make_parents {
             root.make_parents(&put.path)?;
         }
         let (parent, name) = root.parent(&put.path)?;
-        let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL;
-        let created = partial_name().and_then(|partial| {
-            Ok((
-                open_in(parent.as_fd(), &partial, flags, Mode::from_raw_mode(0o600))?,
-                partial,
-            ))
-        });
-        let (file, partial) = created.map_err(|errno| failure(Op::Create, errno, &put.path))?;
+        let mut hash = Sha256::new();
+        let opened = open_partial(root, &parent, ask.partial, &mut hash);
+        let (file, partial) = opened.map_err(|errno| failure(Op::Create, errno, &put.path))?;
+        let arrived = ask.partial.map_or(0, |partial| partial.offset);
+        let too_many = || failure(Op::Write, Errno::FBIG, &put.path);
         Ok(Self {
+            ask,
             put,
             parent,
             name,
             partial,
             file,
-            left: put.size,
-            hash: Sha256::new(),
+            left: put.size.checked_sub(arrived).ok_or_else(too_many)?,
+            hash,
         })
+    }
+
+    /// The connection broke: what has arrived stays, if it can be found again.
+    pub(super) fn break_off(mut self) {
+        if self.ask.partial.is_some() {
+            self.partial.clear();
+        }
     }
 
     pub(super) fn write(mut self, bytes: &[u8]) -> Result<Self, Failure> {
@@ -89,16 +97,20 @@ impl<'p> Upload<'p> {
     }
 
     pub(super) fn finish(mut self) -> Result<Sum, Failure> {
-        if self.left > 0 {
+        if self.ask.exact && self.left > 0 {
             return Err(failure(Op::Write, Errno::CANCELED, &self.put.path));
+        }
+        let sha256: [u8; 32] = std::mem::take(&mut self.hash).finalize().into();
+        if self.ask.sha256.is_some_and(|announced| announced != sha256) {
+            return Err(failure(Op::Write, Errno::BADMSG, &self.put.path));
         }
         self.set_attributes()
             .map_err(|errno| failure(Op::Write, errno, &self.put.path))?;
         self.move_into_place()
             .map_err(|errno| failure(Op::Rename, errno, &self.put.path))?;
         Ok(Sum {
-            size: self.put.size,
-            sha256: std::mem::take(&mut self.hash).finalize().into(),
+            size: self.put.size - self.left,
+            sha256,
         })
     }
 
@@ -148,9 +160,71 @@ impl Drop for Upload<'_> {
     }
 }
 
-/// Sends a file, or a part of it.
-pub(super) fn send_file(root: &Root, get: &Get, to: &mut Connection) -> Result<Response, Trouble> {
+/// Opens the file that takes the bytes, at the end of those that have arrived; they are hashed again.
+fn open_partial(
+    root: &Root,
+    parent: &OwnedFd,
+    partial: Option<wire::Partial>,
+    hash: &mut Sha256,
+) -> Result<(OwnedFd, Vec<u8>), Errno> {
+    let name = match partial {
+        Some(partial) => name_of_partial(partial.name),
+        None => name_of_partial(random()?),
+    };
+    let offset = partial.map_or(0, |partial| partial.offset);
+    if offset == 0 {
+        if partial.is_some() {
+            let _not_there = rustix::fs::unlinkat(parent, &*name, AtFlags::empty());
+        }
+        let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL;
+        let file = open_in(parent.as_fd(), &name, flags, Mode::from_raw_mode(0o600))?;
+        return Ok((file, name));
+    }
+    let (file, _) = root.open_file_in(parent.as_fd(), &name, OFlags::RDWR)?;
+    hash_up_to(&file, offset, hash)?;
+    rustix::fs::ftruncate(&file, offset)?;
+    rustix::fs::seek(&file, rustix::fs::SeekFrom::Start(offset))?;
+    Ok((file, name))
+}
+
+fn hash_up_to(file: &OwnedFd, end: u64, hash: &mut Sha256) -> Result<(), Errno> {
+    let mut bytes = vec![0; CHUNK_MAX];
+    let mut at = 0;
+    while at < end {
+        let wanted = usize::try_from(end - at).unwrap_or(CHUNK_MAX).min(CHUNK_MAX);
+        match rustix::io::pread(file, &mut bytes[..wanted], at) {
+            Ok(0) => return Err(Errno::RANGE),
+            Ok(read) => {
+                hash.update(&bytes[..read]);
+                at += read as u64;
+            }
+            Err(Errno::INTR) => {}
+            Err(errno) => return Err(errno),
+        }
+    }
+    Ok(())
+}
+
+/// Tells how much of an upload that broke off is there.
+pub(super) fn arrived(root: &Root, ask: &Arrived) -> Result<Response, Failure> {
+    let (parent, _) = match root.parent(&ask.path) {
+        Err(failure) if failure.errno == Errno::NOENT.raw_os_error() => return Ok(Response::Arrived { size: 0 }),
+        found => found?,
+    };
+    let size = match root.open_regular_in(parent.as_fd(), &name_of_partial(ask.name)) {
+        Ok((_, stat)) => u64::try_from(stat.st_size).unwrap_or(0),
+        Err(Errno::NOENT) => 0,
+        Err(errno) => return Err(failure(Op::Open, errno, &ask.path)),
+    };
+    Ok(Response::Arrived { size })
+}
+
+/// Sends a file, or a part of it; what it is goes ahead where that was asked for.
+pub(super) fn send_file(root: &Root, get: &Get, tell: bool, to: &mut Connection) -> Result<Response, Trouble> {
     let (file, stat) = root.open_regular(&get.path)?;
+    if tell {
+        to.send(&Response::Info(info(&get.path, &stat)))?;
+    }
     let there = u64::try_from(stat.st_size).unwrap_or(0).saturating_sub(get.offset);
     let wanted = get.length.map_or(there, |length| length.min(there));
     if wanted > get.max_bytes {
@@ -178,9 +252,13 @@ pub(super) fn send_file(root: &Root, get: &Get, to: &mut Connection) -> Result<R
     }))
 }
 
-/// A name that the guest can't have taken already.
-fn partial_name() -> Result<Vec<u8>, Errno> {
+/// A number that the guest can't have guessed.
+pub(super) fn random() -> Result<u64, Errno> {
     let mut random = [0_u8; 8];
     rustix::rand::getrandom(&mut random, rustix::rand::GetRandomFlags::empty())?;
-    Ok([PARTIAL, format!("{:016x}", u64::from_ne_bytes(random)).as_bytes()].concat())
+    Ok(u64::from_ne_bytes(random))
+}
+
+fn name_of_partial(number: u64) -> Vec<u8> {
+    [PARTIAL, format!("{number:016x}").as_bytes()].concat()
 }

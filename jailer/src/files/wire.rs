@@ -12,13 +12,26 @@
 //! | `Now` | `Now` |
 //! | `Collect` | `Found` and `Skipped`..., `Collected` |
 //! | `Inspect` | `Inspected` |
+//! | `Open` | `Opened` |
+//! | `Upload`, `Data`..., `End` | `Stored` |
+//! | `Read` | `Info`, `Data`..., `End` |
+//! | `Arrived` | `Arrived` |
+//! | `Stat`, `MakeDir`, `Move` | `Info` |
+//! | `List` | `Info`..., `Listed` |
+//! | `Remove` | `Removed` |
+//! | `Watch` | `Watching`, `Changed` and `Overflow`..., until the client hangs up |
 //!
 //! or, in place of the last one, `Failed`. A `Put` that fails takes the rest of its data and throws it away: its one
 //! answer comes after `End` always. Bytes that are not a frame of a request, or a request in the middle of a `Put`, end
-//! the helper.
+//! the conversation; the end of the first one ends the helper.
 //!
-//! Paths are bytes, relative to the working directory, without empty, `.` and `..` parts. What the helper says about
+//! `Open` brings one end of a stream socket along, on which another conversation begins: what lasts, such as a transfer
+//! at a client's pace or a watch, has one of its own.
+//!
+//! Paths are bytes, relative to the directory of the conversation, without empty, `.` and `..` parts. What the helper says about
 //! files comes from a place where hostile code ran: a client checks sizes and counts against what it asked for.
+
+mod calls;
 
 use std::fmt;
 use std::io;
@@ -26,6 +39,11 @@ use std::io;
 use serde::{Deserialize, Serialize};
 
 use super::frame::bulk;
+pub use calls::{
+    Arrived, CHANNELS_MAX, Changed, Info, Kind, List, MakeDir, Move, PAGE_MAX, Partial, Place, Remove, Stat, Upload,
+    WATCHED_MAX, Watch, What,
+};
+
 pub use super::frame::{FRAME_MAX, HEADER, WireError, body_length, decode, encode};
 
 /// The most bytes of a file in one `Data`.
@@ -54,6 +72,26 @@ pub enum Request {
     Collect(Collect),
     /// Looks into a file.
     Inspect(Inspect),
+    /// Begins another conversation, on the socket that comes along.
+    Open(Place),
+    /// As `Put`, for a client that sends at its own pace.
+    Upload(Upload),
+    /// As `Get`, with what the file is before its bytes.
+    Read(Get),
+    /// Asks how much of an upload that broke off is there.
+    Arrived(Arrived),
+    /// Looks at a path.
+    Stat(Stat),
+    /// Lists a page of a directory.
+    List(List),
+    /// Makes a directory.
+    MakeDir(MakeDir),
+    /// Changes a name.
+    Move(Move),
+    /// Removes a name.
+    Remove(Remove),
+    /// Tells of changes.
+    Watch(Watch),
 }
 
 /// A file to be written: under a name of its own first, moved to its place when all bytes are there.
@@ -153,6 +191,29 @@ pub enum Response {
     /// The end of what `Collect` tells.
     Collected(Collected),
     Inspected(Inspected),
+    /// The other conversation can begin.
+    Opened,
+    /// What is at a path.
+    Info(Info),
+    Listed {
+        /// Whether there are further pages.
+        more: bool,
+    },
+    Removed {
+        /// Names removed.
+        count: u64,
+        /// Whether nothing is left.
+        done: bool,
+    },
+    Arrived {
+        /// Bytes that have arrived.
+        size: u64,
+    },
+    /// Nothing is missed from here on.
+    Watching,
+    Changed(Changed),
+    /// Changes were lost.
+    Overflow,
     /// The request failed.
     Failed(Failure),
 }
@@ -351,7 +412,8 @@ pub struct Time {
 /// Beside the kernel's own error numbers: `EINVAL` a path that leaves the directory or is not one, `ELOOP` a symbolic
 /// link on the way, `EMLINK` a file with several names, `EXDEV` another file system, `EISDIR` a directory,
 /// `EOPNOTSUPP` a FIFO, socket or device, `EFBIG` more bytes than announced or wanted, `ESTALE` a file that was
-/// replaced while it was written.
+/// replaced while it was written, `EBADMSG` another SHA-256 than announced, `ERANGE` an offset beyond what has arrived,
+/// `ETIMEDOUT` more than can be looked at in time, `EUSERS` more conversations or watched directories than there may be.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
 #[error("{op} \"{}\": {}", .path.escape_ascii(), io::Error::from_raw_os_error(*.errno))]
 pub struct Failure {
@@ -371,6 +433,10 @@ pub enum Op {
     Rename,
     Read,
     List,
+    Remove,
+    Watch,
+    /// Another conversation.
+    Begin,
     /// The helper could not give up its rights, so that it serves nothing; `path` names the step.
     Seal,
 }
@@ -386,6 +452,9 @@ impl fmt::Display for Op {
             Self::Rename => "rename",
             Self::Read => "read",
             Self::List => "list",
+            Self::Remove => "remove",
+            Self::Watch => "watch",
+            Self::Begin => "begin",
             Self::Seal => "seal",
         })
     }

@@ -9,6 +9,7 @@ use prost::Message;
 use sha2::{Digest, Sha256};
 use tokio::sync::watch;
 
+use super::files::FileCalls;
 use super::helper::{self, Helper};
 use super::{Session, Settings};
 use crate::principal::Principal;
@@ -84,6 +85,7 @@ pub fn admit(
         end_time: create_time + Duration::from_millis(limits.max_age_ms),
         limits,
         helper,
+        files: FileCalls::default(),
         state: Mutex::new(settings.state()),
         changes: watch::Sender::new(()),
     };

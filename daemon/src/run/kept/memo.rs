@@ -23,6 +23,7 @@ use serde::{Deserialize, Serialize};
 use tokio::sync::watch;
 use tokio::time::Instant;
 
+use super::files::FileCalls;
 use super::helper::{self, Helper};
 use super::{Session, Settings, State};
 use crate::principal::Principal;
@@ -218,6 +219,7 @@ impl Session {
             refusal: None,
             enforced: Some(told.enforced.clone()),
             users: 0,
+            file_calls: 0,
             last_active: memo.last_active,
             idle_since: now
                 .checked_sub(memo.last_active.elapsed().unwrap_or_default())
@@ -247,6 +249,8 @@ impl Session {
             create_time: memo.create_time,
             end_time: memo.end_time,
             helper,
+            // What was handed out before the restart has to be handed out again.
+            files: FileCalls::default(),
             state: Mutex::new(state),
             changes: watch::Sender::new(()),
         };
