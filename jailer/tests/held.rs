@@ -292,7 +292,12 @@ fn the_file_helper_is_replaced_and_the_old_one_is_dead() {
     let (event, mut fds) = house.rig.next();
     assert_eq!(event, Event::Files { session: id("s1") });
     assert_eq!(read_all(old), "");
-    let mut helper = File::from(fds.remove(0));
+    assert_answers(fds.remove(0));
+}
+
+/// Has a file helper do something.
+fn assert_answers(socket: OwnedFd) {
+    let mut helper = File::from(socket);
     let walk = files::Walk {
         max_entries: 10,
         max_depth: 2,
@@ -316,6 +321,26 @@ fn the_file_helper_is_replaced_and_the_old_one_is_dead() {
         ),
         "{answer:?}"
     );
+}
+
+#[test]
+fn a_file_helper_that_an_earlier_client_asked_for_is_not_taken_for_the_one_that_this_one_asked_for() {
+    let mut house = House::open("30s");
+    house.hold("s1");
+    // Wherever the first replacement is when the client goes, and when the next one asks.
+    for round in 0..20 {
+        house.rig.send(&Request::Files { session: id("s1") });
+        std::thread::sleep(Duration::from_micros(500 * round));
+        let told = house.come_back();
+        assert_eq!(told.sessions.len(), 1);
+        std::thread::sleep(Duration::from_micros(500 * (round % 4)));
+        house.rig.send(&Request::Files { session: id("s1") });
+        let (event, mut fds) = house.rig.next();
+        assert_eq!(event, Event::Files { session: id("s1") });
+        assert_answers(fds.remove(0));
+    }
+    // Nothing else was told.
+    assert_eq!(house.rig.host().sessions, 1);
 }
 
 #[test]

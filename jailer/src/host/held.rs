@@ -170,6 +170,7 @@ impl Jailer {
         for (id, session) in &mut self.sessions {
             if session.held && session.phase != Phase::Starting {
                 session.end_what_nobody_knows();
+                session.forget_helper();
             } else {
                 unwanted.push(id.clone());
             }

@@ -69,6 +69,10 @@ struct Helper {
     leaf: Leaf,
     /// How many there were before.
     number: u32,
+    /// How many of those have started that were ordered.
+    started: u32,
+    /// Whether the client waits for another one.
+    wanted: bool,
     /// Watched while the helper is killed to be replaced.
     token: Option<Token>,
 }
@@ -350,7 +354,7 @@ impl Jailer {
     fn heard(&mut self, id: &Id, message: FromInit, fds: Vec<OwnedFd>) {
         match message {
             FromInit::Ready { landlock_abi } => self.ready(id, landlock_abi, fds),
-            FromInit::Files => self.tell(Event::Files { session: id.clone() }, fds),
+            FromInit::Files => self.helper_started(id, fds),
             FromInit::Failed(error) => {
                 self.refuse(id.clone(), None, Refusal::Step(error));
                 self.close(id, CloseReason::Died);
@@ -383,12 +387,27 @@ impl Jailer {
         );
     }
 
+    /// Gives the client the helper that it asked for. One that an earlier client asked for ends with its socket.
+    fn helper_started(&mut self, id: &Id, fds: Vec<OwnedFd>) {
+        let Some(session) = self.sessions.get_mut(id) else {
+            return;
+        };
+        let helper = &mut session.helper;
+        helper.started += 1;
+        if std::mem::take(&mut helper.wanted) {
+            self.tell(Event::Files { session: id.clone() }, fds);
+        }
+    }
+
     /// Kills the file helper; another one is started when it is dead.
     pub(super) fn replace_helper(&mut self, id: &Id) {
         let Some(session) = self.sessions.get_mut(id).filter(|session| session.phase == Phase::Up) else {
             return;
         };
-        if session.helper.token.is_some() {
+        let helper = &mut session.helper;
+        helper.wanted = true;
+        // One is on its way already, and nobody has it yet.
+        if helper.token.is_some() || helper.started < helper.number {
             return;
         }
         if let Err(error) = session.helper.leaf.kill() {
@@ -513,12 +532,19 @@ impl Helper {
         Self {
             leaf,
             number: 0,
+            started: 0,
+            wanted: false,
             token: None,
         }
     }
 }
 
 impl Session {
+    /// The client that asked for another file helper is gone.
+    pub(super) fn forget_helper(&mut self) {
+        self.helper.wanted = false;
+    }
+
     /// Orders the next file helper, in a group of its own; gives the group of the last one back.
     fn next_helper(&mut self) -> Result<Leaf, SysError> {
         let number = self.helper.number + 1;

@@ -281,3 +281,138 @@ fn decode_all<T: Message + Default>(all: &[Vec<u8>], what: &'static str) -> Resu
         .collect::<Result<_, _>>()
         .map_err(|_bad| MemoError::Broken(what))
 }
+
+#[cfg(test)]
+mod tests {
+    use brig_jailer::policy::RequestedLimits;
+
+    use super::*;
+    use crate::run::testing::principal;
+
+    fn policy(name: &str) -> Policy {
+        let path = format!("{}/../policies/{name}.toml", env!("CARGO_MANIFEST_DIR"));
+        Policy::parse(name, &std::fs::read_to_string(path).unwrap()).unwrap()
+    }
+
+    fn session(policy: Policy, environment: BTreeMap<String, String>) -> Session {
+        let (limits, _) = policy.resolve(&RequestedLimits::default()).unwrap();
+        let now = SystemTime::now();
+        let settings = Settings {
+            expire_time: now + Duration::from_secs(60),
+            idle_timeout_ms: 1000,
+            labels: [("key".to_owned(), "value".to_owned())].into(),
+        };
+        Session {
+            id: Id::parse("s1").unwrap(),
+            request: Some(Id::parse("r1").unwrap()),
+            digest: [7; 32],
+            principal: principal(),
+            user: "somebody".to_owned(),
+            origin: v1::Origin::default(),
+            artifacts: ArtifactLimits::of(&policy),
+            policy: Arc::new(policy),
+            template: Image {
+                id: "base@000000000000".to_owned(),
+                runs_code: true,
+            },
+            limits,
+            times: Times::default(),
+            clamped: vec![v1::ClampedLimit {
+                limit: "cpus".to_owned(),
+                requested: 8.5,
+                applied: 2.0,
+            }],
+            environment,
+            create_time: now,
+            end_time: now + Duration::from_secs(60),
+            helper: Helper::new().0,
+            state: Mutex::new(settings.state()),
+            changes: watch::Sender::new(()),
+        }
+    }
+
+    fn told(session: &Session) -> api::Held {
+        api::Held {
+            session: session.id.clone(),
+            memo: session.memo(),
+            policy: session.policy.name.clone(),
+            policy_hash: session.policy.hash.clone(),
+            template: session.template.id.clone(),
+            quantities: session.limits.quantities(),
+            enforced: api::Enforced::default(),
+            age_ms: 0,
+            paused: false,
+        }
+    }
+
+    fn restored(told: &api::Held) -> Result<Session, MemoError> {
+        Session::restore(told).map(|(session, _)| session)
+    }
+
+    #[tokio::test]
+    async fn a_session_of_each_policy_comes_back_as_it_was() {
+        for name in ["data", "strict"] {
+            let environment = [("TZ".to_owned(), "UTC".to_owned())].into();
+            let session = session(policy(name), environment);
+            session.made(api::Enforced::default());
+            session.used(true);
+            let again = restored(&told(&session)).unwrap();
+            assert_eq!((&again.policy, again.show()), (&session.policy, session.show()));
+            assert_eq!(again.memo(), session.memo());
+            session.end(SessionCloseReason::Idle);
+            let again = restored(&told(&session)).unwrap();
+            assert_eq!(
+                (again.phase(), again.reason()),
+                (SessionState::Closing, SessionCloseReason::Idle)
+            );
+        }
+    }
+
+    #[tokio::test]
+    async fn what_is_of_another_session_or_another_version_is_refused() {
+        let session = session(policy("data"), BTreeMap::new());
+        let good = told(&session);
+        let with = |change: fn(&mut api::Held)| {
+            let mut told = good.clone();
+            change(&mut told);
+            restored(&told).unwrap_err().to_string()
+        };
+        let other = "it is broken: it is of another session";
+        assert_eq!(with(|told| told.policy_hash.push('0')), other);
+        assert_eq!(with(|told| told.template.clear()), other);
+        assert_eq!(with(|told| told.quantities.pids += 1), other);
+        assert_eq!(
+            with(|told| told.memo[0] = 9),
+            "it is of version 9, this brigd knows version 1"
+        );
+        assert_eq!(with(|told| told.memo.clear()), "it is broken: it is empty");
+        assert_eq!(with(|told| told.memo.push(0)), "it is broken: it goes on after its end");
+        // Whatever is cut off, it is none.
+        for length in 0..good.memo.len() {
+            let memo = good.memo[..length].to_vec();
+            assert!(restored(&api::Held { memo, ..good.clone() }).is_err(), "{length}");
+        }
+    }
+
+    #[tokio::test]
+    async fn what_could_not_be_kept_is_refused_by_field() {
+        let field = |policy: Policy, value: usize| {
+            let environment = [("TZ".to_owned(), "x".repeat(value))].into();
+            let checked = session(policy, environment).check_memo();
+            checked.err().map(|problem| problem.field().to_owned())
+        };
+        let large = |names: usize| {
+            let names: Vec<String> = (0..names).map(|name| format!("\"N{name:06}\"")).collect();
+            let text = format!(
+                "template = \"t\"\n[syscalls]\ngroups = [\"base\"]\n[environment]\nallow = [{}]",
+                names.join(",")
+            );
+            Policy::parse("large", &text).unwrap()
+        };
+        // As large as the API lets the variables be.
+        assert_eq!(field(policy("data"), 128 * 1024), None);
+        assert_eq!(field(large(15_000), 128 * 1024), Some("environment".to_owned()));
+        assert_eq!(field(large(15_000), 0), None);
+        assert_eq!(field(large(30_000), 0), Some("policy".to_owned()));
+    }
+}

@@ -86,6 +86,10 @@ pub(crate) struct Program {
     cause: Option<Cause>,
     pub(crate) end: Option<End>,
     pub(crate) memo: Vec<u8>,
+    /// The wall time that it is said to have left.
+    pub(crate) left_ms: Option<u64>,
+    /// Whether brigd was not told that it runs.
+    pub(crate) untold: bool,
     streams: Streams,
     started: Instant,
     stdin: Option<OwnedFd>,
@@ -122,6 +126,16 @@ impl StandIn {
     /// Looks at a session.
     pub(crate) fn with_session<T>(&self, id: &str, look: impl FnOnce(Option<&mut Session>) -> T) -> T {
         look(self.lock().sessions.get_mut(&Id::parse(id).unwrap()))
+    }
+
+    /// Ends all programs.
+    pub(crate) fn end(&self) {
+        let mut state = self.lock();
+        let programs = state
+            .sessions
+            .values_mut()
+            .flat_map(|session| session.programs.values_mut());
+        programs.for_each(|program| program.kill(Cause::Internal));
     }
 
     fn serve(self: &Arc<Self>, socket: &Arc<OwnedFd>) {
@@ -278,6 +292,8 @@ impl StandIn {
             cause: None,
             end: None,
             memo: spawn.memo,
+            left_ms: None,
+            untold: false,
             streams,
             started: Instant::now(),
             stdin,
@@ -369,7 +385,7 @@ impl StandIn {
         self.finish_close(&mut state, session);
     }
 
-    fn kill(&self, session: &Id, execution: &Id, cause: Cause) {
+    pub(crate) fn kill(&self, session: &Id, execution: &Id, cause: Cause) {
         self.with_program(session, execution, |program| program.kill(cause));
     }
 
@@ -475,10 +491,15 @@ impl Session {
                     ..program.streams
                 },
                 age_ms: u64::try_from(program.started.elapsed().as_millis()).unwrap(),
-                left_ms: None,
+                left_ms: program.left_ms,
                 end: program.end,
             };
-            send(client, &Event::HeldExecution(Box::new(held)), &program.descriptors());
+            if program.untold {
+                let untold = api::HeldExecution { pid: 0, ..held };
+                send(client, &Event::HeldExecution(Box::new(untold)), &[]);
+            } else {
+                send(client, &Event::HeldExecution(Box::new(held)), &program.descriptors());
+            }
         }
         if self.closed {
             let closed = Event::Closed {

@@ -5,6 +5,7 @@
 pub(crate) mod helper;
 pub(crate) mod jailer;
 
+use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -21,8 +22,8 @@ use brig_proto::v1::execution_spec::Work;
 use brig_proto::v1::executions_client::ExecutionsClient;
 use brig_proto::v1::sessions_client::SessionsClient;
 use brig_proto::v1::{
-    Command, ExecuteRequest, ExecutionEvent, ExecutionResult, ExecutionSpec, RunRequest, Session, SessionState,
-    SessionsCloseRequest, SessionsCreateRequest, SessionsGetRequest, run_request,
+    Command, ExecuteRequest, ExecutionEvent, ExecutionResult, ExecutionSpec, ExecutionsAttachRequest, RunRequest,
+    Session, SessionState, SessionsCloseRequest, SessionsCreateRequest, SessionsGetRequest, run_request,
 };
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
@@ -36,12 +37,32 @@ pub(crate) struct Daemon {
     directory: tempfile::TempDir,
     pub(crate) jailer: Arc<StandIn>,
     pub(crate) shutdown: CancellationToken,
-    pub(crate) served: JoinHandle<Result<(), StartError>>,
+    pub(crate) served: Served,
     pub(crate) config: Config,
+    ending: Ending,
+    _programs: Programs,
+}
+
+/// The programs of a stand-in, which end with this.
+struct Programs(Arc<StandIn>);
+
+impl Drop for Programs {
+    fn drop(&mut self) {
+        self.0.end();
+    }
 }
 
 /// Starts a daemon with room for some executions; `None` where this can't be tested.
 pub(crate) async fn daemon(behaviour: Behaviour, running: usize) -> Option<Daemon> {
+    start(behaviour, running, Ending::CloseSessions).await
+}
+
+/// Starts one that leaves its sessions to the next one when it ends.
+pub(crate) async fn daemon_that_comes_back(behaviour: Behaviour) -> Option<Daemon> {
+    start(behaviour, 4, Ending::HandOver).await
+}
+
+async fn start(behaviour: Behaviour, running: usize, ending: Ending) -> Option<Daemon> {
     if !nix::unistd::Uid::effective().is_root() {
         let has = std::env::var("BRIG_TEST_HAS").unwrap_or_default();
         assert!(
@@ -69,22 +90,32 @@ pub(crate) async fn daemon(behaviour: Behaviour, running: usize) -> Option<Daemo
         ..Config::default()
     };
     let (jailer, socket) = StandIn::start(behaviour);
-    let (jailer_of_host, held) = Jailer::start(socket).await.unwrap();
-    let host = server::open(&config, jailer_of_host).unwrap();
-    adopt(&host, held).await.unwrap();
-    let listener = listener::bind(&config).unwrap();
-    let shutdown = CancellationToken::new();
-    let served = tokio::spawn({
-        let shutdown = shutdown.clone();
-        async move { server::run(listener, host, shutdown, Ending::CloseSessions).await }
-    });
+    let (shutdown, served) = serve(&config, socket, ending).await;
+    let programs = Programs(Arc::clone(&jailer));
     Some(Daemon {
         directory,
         jailer,
         shutdown,
         served,
         config,
+        ending,
+        _programs: programs,
     })
+}
+
+type Served = JoinHandle<Result<(), StartError>>;
+
+async fn serve(config: &Config, socket: OwnedFd, ending: Ending) -> (CancellationToken, Served) {
+    let (jailer, held) = Jailer::start(socket).await.unwrap();
+    let host = server::open(config, jailer).unwrap();
+    adopt(&host, held).await.unwrap();
+    let listener = listener::bind(config).unwrap();
+    let shutdown = CancellationToken::new();
+    let served = tokio::spawn({
+        let shutdown = shutdown.clone();
+        async move { server::run(listener, host, shutdown, ending).await }
+    });
+    (shutdown, served)
 }
 
 fn write_policy(directory: &Path) {
@@ -109,6 +140,44 @@ fn write_template(directory: &Path) {
 }
 
 impl Daemon {
+    /// Ends the daemon; the jailer stays.
+    pub(crate) async fn leave(&mut self) {
+        self.shutdown.cancel();
+        (&mut self.served).await.unwrap().unwrap();
+    }
+
+    /// Starts the next daemon.
+    pub(crate) async fn come_back(&mut self) {
+        let socket = self.jailer.connect();
+        (self.shutdown, self.served) = serve(&self.config, socket, self.ending).await;
+    }
+
+    /// Follows an execution from after a sequence number.
+    pub(crate) async fn attach(&self, id: &str, after_sequence: u64) -> Result<Streaming<ExecutionEvent>, Status> {
+        let request = ExecutionsAttachRequest {
+            execution_id: id.to_owned(),
+            after_sequence,
+        };
+        Ok(self.client().await.attach(request).await?.into_inner())
+    }
+
+    /// What the ledger says of executions and sessions: status or reason, by id. Empty while there is none.
+    pub(crate) fn recorded(&self, id: &str) -> String {
+        let connection = rusqlite::Connection::open(self.config.ledger()).unwrap();
+        let sql = "SELECT coalesce(status, '') FROM executions WHERE execution = ?1
+                   UNION ALL SELECT coalesce(reason, '') FROM sessions WHERE session = ?1";
+        connection.query_row(sql, [id], |row| row.get(0)).unwrap()
+    }
+
+    /// Waits until something is so.
+    pub(crate) async fn until(&self, what: &str, is_so: impl Fn(&Self) -> bool) {
+        let deadline = Instant::now() + Duration::from_secs(10);
+        while !is_so(self) {
+            assert!(Instant::now() < deadline, "{what}");
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    }
+
     /// Connects a client.
     pub(crate) async fn channel(&self) -> Channel {
         let address = format!("unix://{}", self.config.socket.display());
