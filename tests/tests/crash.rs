@@ -14,7 +14,7 @@ use std::time::Duration;
 
 use brig_jailer::faults::{Point, REACHED};
 use brig_proto::v1::execution_event::Event;
-use brig_proto::v1::{ExecutionSpec, OnDisconnect, OutputStream, SessionsCreateRequest};
+use brig_proto::v1::{ExecutionSpec, ExecutionsSignalRequest, OnDisconnect, OutputStream, SessionsCreateRequest};
 use brig_tests::host::Places;
 use brig_tests::processes::{Process, groups, mounts, of_sessions};
 use brig_tests::services::Setup;
@@ -25,9 +25,6 @@ use brig_tests::{Live, Service, Services, eventually, lanes, slow};
 const SOON: Duration = Duration::from_secs(5);
 /// Pairs of services that are tried at one time.
 const LANES: usize = 3;
-
-/// Whether a brigd that comes back takes over the kept sessions of the last one, with what runs in them.
-const ADOPTED: bool = false;
 
 /// How work is run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -62,15 +59,6 @@ fn victim(point: Point) -> Victim {
         "jailer" => Victim::Jailer,
         "init" | "files" => Victim::Inside,
         other => panic!("{other}"),
-    }
-}
-
-/// Whether kept sessions live on when that program dies.
-fn lives_on(victim: Victim) -> bool {
-    match victim {
-        Victim::Inside => true,
-        Victim::Daemon => ADOPTED,
-        Victim::Jailer => false,
     }
 }
 
@@ -131,19 +119,11 @@ fn truths(point: Point, work: Work) -> &'static [&'static str] {
         | P::InitReaped
         | P::JailerExited
         | P::JailerBeforeEnded => &["lost"],
-        // What runs in a kept session is adopted, if the jailer knew of it when brigd died.
-        P::DaemonSpawnSent if kept && ADOPTED => &["lost", "success"],
-        P::DaemonSpawned | P::DaemonOutput | P::DaemonEnded | P::DaemonCollecting | P::DaemonCollected
-            if kept && ADOPTED =>
-        {
-            &["success"]
-        }
-        P::DaemonSpawnSent
-        | P::DaemonSpawned
-        | P::DaemonOutput
-        | P::DaemonEnded
-        | P::DaemonCollecting
-        | P::DaemonCollected => &["lost"],
+        // Nobody had written down what it was to be given, so that nobody can go on with it.
+        P::DaemonSpawnSent | P::DaemonSpawned => &["lost"],
+        // What runs in a kept session is adopted.
+        P::DaemonOutput | P::DaemonEnded | P::DaemonCollecting | P::DaemonCollected if kept => &["success"],
+        P::DaemonOutput | P::DaemonEnded | P::DaemonCollecting | P::DaemonCollected => &["lost"],
         // It had ended; what could not be collected is told by a notice.
         P::FilesCollect
         | P::FilesGet
@@ -183,11 +163,10 @@ struct Counts {
 }
 
 impl Counts {
-    /// The services that have more now. One that was started again has no past to be compared with, and a jailer keeps
-    /// what nobody takes over.
+    /// The services that have more now. One that was started again has no past to be compared with.
     fn grown(&self) -> Vec<(usize, &(usize, Process))> {
         let now = self.services.iter().map(|before| (before.1.descriptors(), before));
-        now.filter(|(now, before)| before.1.lives() && *now > before.0 && (ADOPTED || self.services[1].1.lives()))
+        now.filter(|(now, before)| before.1.lives() && *now > before.0)
             .collect()
     }
 }
@@ -237,8 +216,7 @@ impl Stage {
         (self.seen, self.written) = (0, Vec::new());
         self.create(&self.bystander).unwrap();
         // It writes when it is asked to and else is quiet: what it does must not be taken for what the victim does.
-        let script =
-            "mkfifo /tmp/asked; exec 3<>/tmp/asked; i=0; echo $i; while read _ <&3; do i=$((i + 1)); echo $i; done";
+        let script = "i=0; trap 'i=$((i + 1)); echo $i' USR1; sleep 1000 & echo $i; while :; do wait; done";
         let live = self
             .services
             .execute(&self.bystander, spec(&self.bystander, script))
@@ -309,7 +287,7 @@ impl Stage {
         if let Some(told) = told {
             assert_eq!(told, recorded, "what was told");
         }
-        if trial.work == Work::Kept && lives_on(victim(trial.point)) {
+        if trial.work == Work::Kept && victim(trial.point) != Victim::Jailer {
             self.close(&session);
         }
         self.look_after_bystander(victim(trial.point));
@@ -416,18 +394,19 @@ impl Stage {
         found.into_inner().unwrap()
     }
 
-    /// It must have lived on, and written on, where kept sessions do.
+    /// It must have lived on, and written on, whoever died but the jailer.
     fn look_after_bystander(&mut self, victim: Victim) {
-        if !lives_on(victim) {
+        if victim == Victim::Jailer {
             assert_eq!(self.recorded(&self.bystander), "lost");
             return self.settle();
         }
         let live = self.services.attach(&self.bystander, self.seen).unwrap();
-        let asked = self
-            .services
-            .execute(&self.bystander, spec(&name("ask"), "echo >/tmp/asked"))
-            .unwrap();
-        asked.finish().expect_success();
+        let ask = ExecutionsSignalRequest {
+            execution_id: self.bystander.clone(),
+            signal: 10,
+            ..ExecutionsSignalRequest::default()
+        };
+        self.services.ask(self.services.client().signal(ask)).unwrap();
         self.follow(live);
     }
 
