@@ -10,6 +10,7 @@ use crate::exec::{self, ExecOptions};
 use crate::execution::ExecutionCommand;
 use crate::exit::Exit;
 use crate::failure::Failure;
+use crate::files::{GetOptions, LsOptions, PutOptions, WatchOptions};
 use crate::options::Format;
 use crate::output::screen::Screen;
 use crate::policy::PolicyCommand;
@@ -97,6 +98,10 @@ fn wants_json(line: &[OsString]) -> bool {
 pub(crate) enum Command {
     Run(Box<RunOptions>),
     Exec(Box<ExecOptions>),
+    Put(PutOptions),
+    Get(GetOptions),
+    Ls(LsOptions),
+    Watch(WatchOptions),
     #[command(subcommand)]
     Session(SessionCommand),
     #[command(subcommand)]
@@ -118,6 +123,10 @@ impl Command {
         match self {
             Self::Run(options) => options.output.format.format(),
             Self::Exec(options) => options.output.format.format(),
+            Self::Put(options) => options.format.format(),
+            Self::Get(options) => options.format.format(),
+            Self::Ls(options) => options.format.format(),
+            Self::Watch(options) => options.format.format(),
             Self::Session(command) => command.format(),
             Self::Execution(command) => command.format(),
             Self::Doctor(options) => options.format(),

@@ -8,6 +8,7 @@ mod exec;
 mod execution;
 mod exit;
 mod failure;
+mod files;
 mod follow;
 mod identity;
 mod options;
@@ -42,6 +43,10 @@ fn main() -> ExitCode {
         Command::Run(options) => Ok(run::run(options, &mut screen)),
         // Its exit codes are those of the program that it runs.
         Command::Exec(options) => return exec::exec(options, &mut screen),
+        Command::Put(options) => files::put(options, &mut screen),
+        Command::Get(options) => files::get(options, &mut screen),
+        Command::Ls(options) => files::ls(options, &mut screen),
+        Command::Watch(options) => files::watch(options, &mut screen),
         Command::Session(command) => session::session(command, &mut screen),
         Command::Execution(command) => execution::execution(command, &mut screen),
         Command::Doctor(options) => doctor::doctor(options, &mut screen),

@@ -3,6 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use brig_proto::v1::executions_client::ExecutionsClient;
+use brig_proto::v1::files_client::FilesClient;
 use brig_proto::v1::host_client::HostClient;
 use brig_proto::v1::sessions_client::SessionsClient;
 use brig_proto::v1::{
@@ -58,6 +59,11 @@ impl Client {
     /// The same of Sessions.
     pub fn sessions(&self) -> SessionsClient<Channel> {
         SessionsClient::new(self.channel.clone())
+    }
+
+    /// The same of Files.
+    pub fn files(&self) -> FilesClient<Channel> {
+        FilesClient::new(self.channel.clone())
     }
 
     /// Waits for an answer.

@@ -48,6 +48,8 @@ pub struct Refused {
     pub message: String,
     /// Step of making the jail that failed.
     pub step: Option<String>,
+    /// How much there is, where more was asked for.
+    pub offset: Option<String>,
 }
 
 impl fmt::Debug for Live {
@@ -285,7 +287,8 @@ impl Outcome {
 }
 
 impl Refused {
-    pub(crate) fn new(status: &Status) -> Self {
+    /// Reads the status of a call.
+    pub fn new(status: &Status) -> Self {
         let details = status.get_error_details();
         let info = details.error_info();
         let violations = details
@@ -304,6 +307,7 @@ impl Refused {
             fields: violations.iter().map(|violation| violation.field.clone()).collect(),
             message: std::iter::once(status.message().to_owned()).chain(said).collect(),
             step: info.and_then(|info| info.metadata.get("step").cloned()),
+            offset: info.and_then(|info| info.metadata.get("offset").cloned()),
         }
     }
 }
