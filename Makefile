@@ -3,7 +3,7 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
 .DELETE_ON_ERROR:
-.PHONY: help demo test test-quick build deps stage image-base image-data clean
+.PHONY: help demo test test-quick test-vm build deps deps-vm stage image-base image-data install uninstall clean
 
 # Where a build is put together for use from the source tree. The jailer takes files only from folders that root alone
 # can write, which a checkout need not be.
@@ -16,6 +16,24 @@ endif
 PROGRAMS := brig brigd brig-jailer brig-init brig-files
 DEBIAN := mmdebstrap python3 python3-pip gcc libc6-dev
 
+# Where make install puts things. A package sets DESTDIR; units lie where systemd looks for them.
+PREFIX ?= /usr
+DESTDIR ?=
+BINDIR = $(PREFIX)/bin
+LIBDIR = $(PREFIX)/lib/brig
+SHAREDIR = $(PREFIX)/share/brig
+DOCDIR = $(PREFIX)/share/doc/brig
+ifneq ($(filter /usr /usr/local,$(PREFIX)),)
+UNITDIR ?= $(PREFIX)/lib/systemd/system
+SYSUSERSDIR ?= $(PREFIX)/lib/sysusers.d
+TMPFILESDIR ?= $(PREFIX)/lib/tmpfiles.d
+else
+UNITDIR ?= /etc/systemd/system
+SYSUSERSDIR ?= /etc/sysusers.d
+TMPFILESDIR ?= /etc/tmpfiles.d
+endif
+export DESTDIR PREFIX BINDIR LIBDIR SHAREDIR DOCDIR UNITDIR SYSUSERSDIR TMPFILESDIR
+
 export BRIG_PROGRAMS := $(STAGE)/programs
 export BRIG_POLICIES := $(STAGE)/policies
 export BRIG_KERNEL := $(STAGE)/kernel
@@ -25,7 +43,10 @@ help:
 	@echo 'make demo        install what is needed, build, run a real analysis in a jail, show it'
 	@echo 'make test        everything that must hold: format, lints, docs, unit, kernel and black-box tests'
 	@echo 'make test-quick  the part of it for daily work, under three minutes'
+	@echo 'make test-vm     the part of it that needs systemd, in a virtual machine'
 	@echo 'make stage       build, and put it together in $(STAGE)'
+	@echo 'make install     put what was staged where it belongs: DESTDIR=$(DESTDIR) PREFIX=$(PREFIX)'
+	@echo 'make uninstall   remove that; images, ledger and configuration that was changed stay'
 
 deps:
 	@[ "$$(id -u)" = 0 ] || { echo 'run it as root: jails, images and packages need it' >&2; exit 77; }
@@ -65,11 +86,21 @@ image-base image-data: image-%: stage
 demo: stage image-data
 	@env -u BRIG_PROGRAMS -u BRIG_POLICIES -u BRIG_KERNEL BRIG=$(STAGE)/brig tests/demo/run $(TARGET)/demo
 
-test: stage image-base image-data
+deps-vm: deps
+	@tests/vm/packages
+
+test: deps-vm stage image-base image-data
 	tests/run all
+
+test-vm: deps-vm stage image-base image-data
+	tests/vm/test
 
 test-quick: stage image-base image-data
 	tests/run quick
+
+# Not after build: who installs is often root, and root has no toolchain.
+install uninstall:
+	@packaging/tree $@
 
 clean:
 	cargo clean
