@@ -326,6 +326,7 @@ mod tests {
             create_time: now,
             end_time: now + Duration::from_secs(60),
             helper: Helper::new().0,
+            files: FileCalls::default(),
             state: Mutex::new(settings.state()),
             changes: watch::Sender::new(()),
         }
