@@ -49,7 +49,7 @@ pub struct Refused {
     /// Step of making the jail that failed.
     pub step: Option<String>,
     /// How much there is, where more was asked for.
-    pub offset: Option<String>,
+    pub offset: Option<u64>,
 }
 
 impl fmt::Debug for Live {
@@ -307,7 +307,7 @@ impl Refused {
             fields: violations.iter().map(|violation| violation.field.clone()).collect(),
             message: std::iter::once(status.message().to_owned()).chain(said).collect(),
             step: info.and_then(|info| info.metadata.get("step").cloned()),
-            offset: info.and_then(|info| info.metadata.get("offset").cloned()),
+            offset: info.and_then(|info| info.metadata.get("offset")?.parse().ok()),
         }
     }
 }

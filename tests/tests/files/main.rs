@@ -51,8 +51,8 @@ impl Rig {
         messages.extend(bytes.chunks(256 * 1024).map(|chunk| FilesUploadRequest {
             part: Some(Sent::Data(chunk.to_vec().into())),
         }));
-        let mut files = self.daemon.files();
-        let call = files.upload(tokio_stream::iter(messages));
+        let mut client = self.daemon.files();
+        let call = client.upload(tokio_stream::iter(messages));
         Ok(self.daemon.ask(call)?.file.unwrap())
     }
 
