@@ -101,7 +101,9 @@ impl Drop for Slot {
             (0, None) => self.slots.semaphore.add_permits(1),
             (_, permit) => {
                 bounds.surplus -= 1;
-                permit.map(OwnedSemaphorePermit::forget);
+                if let Some(permit) = permit {
+                    permit.forget();
+                }
             }
         }
     }

@@ -110,53 +110,35 @@ impl Adoption<'_> {
 
     fn take_execution(&mut self, session: &Arc<Session>, held: HeldExecution) {
         let HeldExecution { told, fds, process } = held;
-        let id = told.execution.clone();
-        let restored = self.execution(session, &told, fds);
-        let next = match restored {
-            Ok(Restored::Ended(execution)) => {
-                let end_time = execution.log.progress().end_time;
-                let is_old = end_time.is_some_and(|time| time.elapsed().unwrap_or_default() >= KEPT);
-                if !is_old && self.enter(&execution).is_ok() {
-                    return self.host.registry.ended(&execution);
-                }
-                Next::Forget(process)
+        let restored = restore(session, &told, fds);
+        let entered = restored.and_then(|restored| {
+            if restored.is_old() {
+                return Ok(None);
             }
-            Ok(Restored::Running(execution, conditions, pipes, outline)) => match self.enter(&execution) {
-                Ok(()) => {
-                    let recorded = !self.open.executions.contains(&id);
-                    self.going.executions.insert(id);
-                    let running = running(session, &told, process, pipes, &outline, recorded);
-                    Next::Execution(execution, Box::new((conditions, running)), session.hold())
+            self.enter(&restored.execution)?;
+            Ok(Some(restored))
+        });
+        let next = match entered {
+            Ok(None) => Next::Forget(process),
+            Ok(Some(restored)) if restored.execution.log.is_finished() => {
+                return self.host.registry.ended(&restored.execution);
+            }
+            Ok(Some(restored)) => {
+                let recorded = !self.open.executions.contains(&told.execution);
+                self.going.executions.insert(told.execution.clone());
+                let running = running(session, &told, process, restored.pipes, &restored.outline, recorded);
+                let what = Box::new((restored.conditions, running));
+                Next::Execution(restored.execution, what, session.hold())
+            }
+            Err(error) => {
+                warn!(session = %told.session, execution = %told.execution, %error, "execution not adopted");
+                match told.end {
+                    Some(_) => Next::Forget(process),
+                    None => Next::CallOff(process),
                 }
-                Err(error) => not_adopted(&told, process, &error),
-            },
-            Err(error) => not_adopted(&told, process, &error),
+            }
         };
         self.next.push(next);
-    }
-
-    fn execution(
-        &self,
-        session: &Arc<Session>,
-        told: &api::HeldExecution,
-        fds: Vec<OwnedFd>,
-    ) -> Result<Restored, NotRestored> {
-        if told.pid == 0 {
-            return Err(NotRestored::NotStarted);
-        }
-        let memo = ExecutionMemo::decode(&told.memo)?;
-        let (pipes, kept) = Pipes::new(told.streams, fds).ok_or(NotRestored::Descriptors)?;
-        let outline = Outline::decode(&kept.outline()?)?;
-        let restored = Execution::restore(told.execution.clone(), session, outline.clone(), memo, kept);
-        let (execution, conditions) = restored?;
-        let execution = Arc::new(execution);
-        if execution.log.is_finished() {
-            return Ok(Restored::Ended(execution));
-        }
-        if let Some(cause) = life::stop_cause(session.reason()) {
-            execution.stop.tell(cause);
-        }
-        Ok(Restored::Running(execution, conditions, pipes, outline))
     }
 
     fn enter(&self, execution: &Arc<Execution>) -> Result<(), NotRestored> {
@@ -169,18 +151,43 @@ impl Adoption<'_> {
 }
 
 /// An execution that was made again.
-enum Restored {
-    /// Its end was told.
-    Ended(Arc<Execution>),
-    Running(Arc<Execution>, Conditions, Pipes, Outline),
+struct Restored {
+    execution: Arc<Execution>,
+    conditions: Conditions,
+    pipes: Pipes,
+    outline: Outline,
 }
 
-fn not_adopted(told: &api::HeldExecution, process: Process, error: &NotRestored) -> Next {
-    warn!(session = %told.session, execution = %told.execution, %error, "execution not adopted");
-    match told.end {
-        Some(_) => Next::Forget(process),
-        None => Next::CallOff(process),
+impl Restored {
+    /// Whether it ended so long ago that it would have been forgotten.
+    fn is_old(&self) -> bool {
+        let progress = self.execution.log.progress();
+        progress
+            .end_time
+            .is_some_and(|time| time.elapsed().unwrap_or_default() >= KEPT)
     }
+}
+
+fn restore(session: &Arc<Session>, told: &api::HeldExecution, fds: Vec<OwnedFd>) -> Result<Restored, NotRestored> {
+    if told.pid == 0 {
+        return Err(NotRestored::NotStarted);
+    }
+    let memo = ExecutionMemo::decode(&told.memo)?;
+    let (pipes, kept) = Pipes::new(told.streams, fds).ok_or(NotRestored::Descriptors)?;
+    let outline = Outline::decode(&kept.outline()?)?;
+    let restored = Execution::restore(told.execution.clone(), session, outline.clone(), memo, kept);
+    let (execution, conditions) = restored?;
+    if !execution.log.is_finished()
+        && let Some(cause) = life::stop_cause(session.reason())
+    {
+        execution.stop.tell(cause);
+    }
+    Ok(Restored {
+        execution: Arc::new(execution),
+        conditions,
+        pipes,
+        outline,
+    })
 }
 
 fn running(

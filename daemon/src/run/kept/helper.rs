@@ -164,7 +164,8 @@ pub async fn serve(session: Weak<Session>, jailer: Jailer, files: Files, mut inb
         () = over.cancelled() => return,
         lost = serving => lost,
     };
-    if let (None, Some(session)) = (lost, session.upgrade()) {
+    let living = session.upgrade().filter(|session| session.is_up());
+    if let (None, Some(session)) = (lost, living) {
         error!(session = %session.id, "file helper lost");
         session.end(SessionCloseReason::Died);
     }
@@ -282,9 +283,14 @@ async fn next(
     if failures >= FAILURES_MAX {
         return None;
     }
-    let id = session.upgrade()?.id.clone();
+    let session = session.upgrade()?;
+    let id = session.id.clone();
     warn!(session = %id, failures, "file helper replaced");
     jailer.ask(Request::Files { session: id }).await.ok()?;
-    let socket = tokio::time::timeout(REPLACE, sockets.recv()).await.ok()??;
+    let socket = tokio::select! {
+        socket = tokio::time::timeout(REPLACE, sockets.recv()) => socket.ok()??,
+        // None comes any more.
+        _reason = session.told_to_end() => return None,
+    };
     Files::new(socket).ok()
 }
