@@ -63,6 +63,8 @@ pub(super) struct Orders {
 struct State {
     /// Until when it may go on.
     end: Option<Instant>,
+    /// The program goes on, and the next brigd reads on where this one stops.
+    left: bool,
     life: Life,
 }
 
@@ -157,7 +159,9 @@ impl Handle {
 }
 
 impl Drop for Handle {
+    /// Where nobody waits for the end, brigd stops before its program does.
     fn drop(&mut self) {
+        self.orders.lock().left = true;
         self.orders.tell(Instant::now());
         let mut state = self.orders.lock();
         if state.life == Life::Running {
@@ -180,6 +184,10 @@ impl Orders {
     /// Until when the pump may go on, if it was told to end.
     pub(super) fn end(&self) -> Option<Instant> {
         self.lock().end
+    }
+
+    fn is_left(&self) -> bool {
+        self.lock().left
     }
 
     /// Can be read when there is something new.
@@ -208,7 +216,7 @@ struct Thread {
 impl Thread {
     fn run(self, mut pump: Pump) {
         let ran = pump.run(&self.orders);
-        if ran.is_ok() {
+        if ran.is_ok() && !self.orders.is_left() {
             // Here, because it copies what is kept.
             self.log.seal();
         }
