@@ -80,7 +80,7 @@ fn main() -> ExitCode {
 
 fn run(options: Options) -> Result<(), Box<dyn std::error::Error>> {
     let places = Places {
-        policies: options.policies.into_iter().filter(|folder| folder.is_dir()).collect(),
+        policies: options.policies,
         images: options.images,
         kernel: options.kernel,
         programs: options.programs,
