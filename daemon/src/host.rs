@@ -35,6 +35,7 @@ const FEATURES: &[&str] = &[
     "execute",
     "interrupt",
     "signal",
+    "contexts",
 ];
 
 /// What all executions of this daemon share.

@@ -27,6 +27,11 @@ pub fn result_may_leave(policy: &Policy, media_type: &str) -> bool {
     policy.files.download != Download::None && policy.artifacts.rule(class).handling != Handling::Review
 }
 
+/// Whether what a plot shows may be handed out as data: where the plot may.
+pub fn chart_may_leave(policy: &Policy) -> bool {
+    result_may_leave(policy, "image/svg+xml")
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

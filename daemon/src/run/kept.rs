@@ -25,6 +25,7 @@ use tonic::Status;
 
 use crate::principal::Principal;
 use crate::run::admit::{ArtifactLimits, Image, Times};
+use crate::run::context::Contexts;
 use crate::run::execution::{effective_limits, span};
 use crate::run::report;
 use crate::status::Problem;
@@ -57,6 +58,7 @@ pub struct Session {
     /// When it is closed for good.
     pub end_time: SystemTime,
     pub helper: Helper,
+    pub contexts: Contexts,
     state: Mutex<State>,
     changes: watch::Sender<()>,
 }

@@ -186,7 +186,7 @@ fn same<T>(known: Option<&Arc<T>>, request: &Id, is_same: impl Fn(&T) -> bool) -
     known.cloned().map(Entered::Known).ok_or_else(|| reused(request))
 }
 
-fn reused(request: &Id) -> Problem {
+pub fn reused(request: &Id) -> Problem {
     Problem::Exists {
         kind: "request",
         name: request.to_string(),

@@ -16,6 +16,7 @@ use crate::run::admit::{
     ArtifactLimits, artifact_limits, check_environment, check_kept_limits, check_labels, check_times, check_widening,
     find, new_id,
 };
+use crate::run::context::Contexts;
 use crate::run::fields::{Fields, millis};
 use crate::run::report;
 use crate::run::store::Store;
@@ -84,6 +85,7 @@ pub fn admit(
         end_time: create_time + Duration::from_millis(limits.max_age_ms),
         limits,
         helper,
+        contexts: Contexts::default(),
         state: Mutex::new(settings.state()),
         changes: watch::Sender::new(()),
     };
