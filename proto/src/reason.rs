@@ -60,7 +60,9 @@ impl Reason {
             | Self::PolicyChanged
             | Self::HostCannotEnforce
             | Self::Configuration => Code::FailedPrecondition,
-            Self::SessionQuota | Self::ContextQuota | Self::QueueFull | Self::StorageQuota | Self::DiskFull => Code::ResourceExhausted,
+            Self::SessionQuota | Self::ContextQuota | Self::QueueFull | Self::StorageQuota | Self::DiskFull => {
+                Code::ResourceExhausted
+            }
             Self::HostBusy | Self::Draining | Self::JailerGone | Self::LedgerUnavailable => Code::Unavailable,
             Self::StartTimeout => Code::DeadlineExceeded,
             Self::CallerGone => Code::Cancelled,

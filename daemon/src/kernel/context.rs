@@ -84,7 +84,7 @@ impl Reader {
     }
 
     /// The next claim; nothing while no frame is whole.
-    pub fn next(&mut self) -> Result<Option<Claim>, Broken> {
+    pub fn take(&mut self) -> Result<Option<Claim>, Broken> {
         loop {
             if self.left_out > 0 {
                 return Ok(Some(Claim::LeftOut(std::mem::take(&mut self.left_out))));
@@ -154,7 +154,7 @@ mod tests {
     }
 
     fn all(reader: &mut Reader) -> Vec<Claim> {
-        std::iter::from_fn(|| reader.next().unwrap()).collect()
+        std::iter::from_fn(|| reader.take().unwrap()).collect()
     }
 
     #[test]
@@ -195,14 +195,14 @@ mod tests {
     fn a_length_that_is_none_and_a_flood_end_the_reading() {
         let mut reader = Reader::default();
         reader.add(&u32::MAX.to_le_bytes());
-        assert_eq!(reader.next(), Err(Broken::TooLarge));
+        assert_eq!(reader.take(), Err(Broken::TooLarge));
         let mut reader = Reader::default();
         let flood = framed("{\"ev\":\"\"}").repeat(usize::try_from(FRAMES_MAX).unwrap());
         reader.add(&flood);
-        assert_eq!(reader.next(), Ok(None));
+        assert_eq!(reader.take(), Ok(None));
         reader.add(&framed("{\"ev\":\"ready\"}"));
-        assert_eq!(reader.next(), Err(Broken::TooMany));
+        assert_eq!(reader.take(), Err(Broken::TooMany));
         reader.begin();
-        assert_eq!(reader.next(), Ok(Some(Claim::Ready)));
+        assert_eq!(reader.take(), Ok(Some(Claim::Ready)));
     }
 }

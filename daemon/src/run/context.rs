@@ -421,7 +421,9 @@ impl Drop for Turn {
 impl Drop for Lease {
     fn drop(&mut self) {
         let live = self.live.take();
-        // The context may be over.
-        self.back.take().map(|back| back.send(live));
+        if let Some(back) = self.back.take() {
+            // The context may be over.
+            drop(back.send(live));
+        }
     }
 }

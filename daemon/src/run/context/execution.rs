@@ -117,13 +117,13 @@ impl Running<'_> {
         let prepared = within(execution, deadline, self.job, "its inputs were being put", preparing).await;
         times.startup = accepted.elapsed() - times.queued;
         match prepared {
-            Ok(since) => self.to_end(lease, workspace, since, times).await,
+            Ok(since) => self.run_in(lease, workspace, since, times).await,
             Err(why) => not_started(self.host, execution, why, times).await,
         }
         Some(permit)
     }
 
-    async fn to_end(
+    async fn run_in(
         &mut self,
         mut lease: Lease,
         mut workspace: Workspace,

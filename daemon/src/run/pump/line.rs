@@ -359,7 +359,7 @@ impl Mover {
 
     fn hear_frames(&mut self) -> Result<(), Fault> {
         loop {
-            match self.reader.next() {
+            match self.reader.take() {
                 Ok(Some(claim)) => self.accept(claim)?,
                 Ok(None) => return Ok(()),
                 Err(broken) => {
