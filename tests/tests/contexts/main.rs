@@ -3,6 +3,7 @@
 
 mod ends;
 mod forged;
+mod load;
 mod state;
 
 use brig_proto::v1::{Context, ContextsCreateRequest, ExecutionSpec, SessionsCreateRequest};
