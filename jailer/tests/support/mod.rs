@@ -159,6 +159,8 @@ impl Rig {
 
     /// Goes away, so that nobody is there.
     pub fn leave(&mut self) {
+        // A program that another thread is starting may have a copy of it until it is executed.
+        let _gone_already = rustix::net::shutdown(&self.socket, rustix::net::Shutdown::Both);
         self.socket = File::open("/dev/null").unwrap().into();
     }
 
