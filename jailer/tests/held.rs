@@ -170,10 +170,10 @@ fn deadlines_run_while_nobody_is_there() {
     let mut house = House::open("60s");
     house.hold("s1");
     let mut spawn = command("s1", "e1", &["sleep", "600"]);
-    spawn.timeout_ms = 200;
+    spawn.timeout_ms = 200 * slow();
     house.rig.try_spawn(spawn).unwrap();
     let mut aged = Rig::request("data", "s2", quantities());
-    (aged.held, aged.quantities.max_age_ms) = (true, 300);
+    (aged.held, aged.quantities.max_age_ms) = (true, 300 * slow());
     house.rig.try_make(aged).unwrap();
     house.rig.leave();
     std::thread::sleep(Duration::from_millis(400 * slow()));
