@@ -1,6 +1,6 @@
 //! The configuration of brigd: `brigd.toml`. Every key has a default, unknown keys are errors.
 //!
-//! What a key takes is explained in systemd/brigd.toml, and checked in [`check`].
+//! What a key takes is explained in systemd/brigd.toml, and checked in `check`.
 
 mod check;
 

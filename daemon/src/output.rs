@@ -1,6 +1,6 @@
 //! What an execution writes: kept up to a cap, counted beyond it, read by any number of followers.
 //!
-//! The kept bytes of a stream lie in a memory file that brig-jailer made and holds too ([`Kept`]), so that they outlive
+//! The kept bytes of a stream lie in a memory file that brig-jailer made and holds too (`Kept`), so that they outlive
 //! this process. A thread of the execution moves them there ([`crate::run::pump`]) as fast as the pipe fills; nothing on
 //! that path waits for a follower, so a slow or vanished client never holds the code back, and bytes past the cap are
 //! counted and dropped.

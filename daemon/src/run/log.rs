@@ -4,7 +4,7 @@
 //! nothing is held twice. Sequence numbers are places in the log, from 1. `accepted` is not kept: it is made from the
 //! present state whenever a follower has an old one. Bytes of artifacts are read for each follower that wants them.
 //!
-//! Once the program runs, each entry is in the [`Journal`] before anybody sees it, so that the next brigd has the same
+//! Once the program runs, each entry is in the `Journal` before anybody sees it, so that the next brigd has the same
 //! log under the same numbers ([`Log::restore`]): of the events it gets all, of the files that were collected not the
 //! bytes.
 
