@@ -5,8 +5,10 @@
 //! has the process watches it: an execution to its `done` or its end ([`execution`]), the task in between.
 
 pub mod admit;
+pub mod adopt;
 pub mod execution;
 pub mod life;
+pub mod memo;
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -16,9 +18,11 @@ use std::time::SystemTime;
 use brig_jailer::ids::Id;
 use brig_proto::v1;
 use brig_proto::v1::{ContextState, ExecutionState, Reason};
+use serde::{Deserialize, Serialize};
 use tokio::sync::{oneshot, watch};
 use tonic::Status;
 
+use crate::jailer::Process;
 use crate::run::execution::{Execution, StopCause};
 use crate::run::log::Log;
 use crate::run::registry::Entered;
@@ -36,7 +40,7 @@ pub const WAITING_MAX: usize = 32;
 const RESETS_MAX: usize = 16;
 
 /// The language of a context.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Language {
     Python,
     Bash,
@@ -67,7 +71,11 @@ struct State {
     last_active: SystemTime,
     /// Executions that have begun since its interpreter started.
     executions: u64,
+    /// Whether the interpreter runs code, or was asked to.
+    runs_code: bool,
     generation: u32,
+    /// What became of the last interpreter, until an execution is told.
+    lost: Option<String>,
     waiting: VecDeque<Wanted>,
     /// The execution that has the process.
     running: Option<Arc<Execution>>,
@@ -98,11 +106,20 @@ pub struct Turn {
 /// The process of a context, until this is dropped.
 #[derive(Debug)]
 pub struct Lease {
-    /// Nothing once it has ended.
-    pub live: Option<Live>,
-    /// What became of the last one, if that has not been told.
-    pub lost: Option<String>,
-    back: Option<oneshot::Sender<Option<Live>>>,
+    pub context: Arc<Context>,
+    pub interpreter: Interpreter,
+    back: Option<oneshot::Sender<Interpreter>>,
+}
+
+/// The interpreter of a context.
+#[derive(Debug, Default)]
+pub enum Interpreter {
+    /// There is none, and nobody remembers the last one.
+    #[default]
+    None,
+    Lives(Box<Live>),
+    /// It has ended; the jailer remembers it, and by it the context.
+    Ended(Process),
 }
 
 /// The contexts of a session.
@@ -178,6 +195,11 @@ impl Contexts {
         Ok(Entered::New)
     }
 
+    /// Enters a context that an earlier brigd made.
+    pub fn restore(&self, context: Arc<Context>) {
+        self.lock().push(context);
+    }
+
     /// Takes a context out that could not be made, so that its name and its request are free.
     pub fn withdraw_unmade(&self, context: &Arc<Context>) {
         if context.lock().generation == 0 {
@@ -191,8 +213,7 @@ impl Contexts {
         found.ok_or_else(|| Problem::NotFound {
             kind: "context",
             name: id.chars().take(60).collect(),
-            why: "context_id: not in this session, ended a while ago, or lost with the brigd that it was made by"
-                .to_owned(),
+            why: "context_id: not in this session, or closed a while ago".to_owned(),
             reason: Reason::ContextNotFound,
         })
     }
@@ -335,6 +356,28 @@ impl Context {
         }
     }
 
+    /// Says that an execution is about to begin, and gives what it has to be told of the last interpreter.
+    pub fn begins(&self) -> Option<String> {
+        let mut lost = None;
+        self.change(|state| {
+            state.executions += 1;
+            state.runs_code = true;
+            lost = state.lost.take();
+        });
+        lost
+    }
+
+    /// Says that the interpreter waits for work again, with its state or without.
+    pub fn waits(&self, state_kept: bool) {
+        self.change(|state| {
+            state.runs_code = false;
+            if !state_kept {
+                state.generation += 1;
+                state.executions = 0;
+            }
+        });
+    }
+
     fn cancel_all(&self, change: impl FnOnce(&mut State)) {
         let executions: Vec<_> = {
             let mut state = self.lock();
@@ -370,13 +413,37 @@ impl Context {
     }
 }
 
+impl Interpreter {
+    /// Takes the one that lives.
+    pub fn take_live(&mut self) -> Option<Box<Live>> {
+        match std::mem::take(self) {
+            Self::Lives(live) => Some(live),
+            other => {
+                *self = other;
+                None
+            }
+        }
+    }
+
+    /// The process by which the jailer remembers the context.
+    pub fn process(&self) -> Option<&Process> {
+        match self {
+            Self::None => None,
+            Self::Lives(live) => Some(&live.process),
+            Self::Ended(process) => Some(process),
+        }
+    }
+}
+
 impl State {
     fn new() -> Self {
         Self {
             phase: ContextState::Starting,
             last_active: SystemTime::now(),
             executions: 0,
+            runs_code: false,
             generation: 0,
+            lost: None,
             waiting: VecDeque::new(),
             running: None,
             is_closing: false,
@@ -420,10 +487,10 @@ impl Drop for Turn {
 
 impl Drop for Lease {
     fn drop(&mut self) {
-        let live = self.live.take();
+        let interpreter = std::mem::take(&mut self.interpreter);
         if let Some(back) = self.back.take() {
             // The context may be over.
-            drop(back.send(live));
+            drop(back.send(interpreter));
         }
     }
 }

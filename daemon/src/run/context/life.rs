@@ -11,13 +11,14 @@ use brig_proto::v1::{ContextState, Reason};
 use tokio::sync::oneshot;
 use tracing::{Instrument, debug, info, info_span, warn};
 
-use super::{Context, Lease, Wanted};
+use super::adopt::{self, Remains};
+use super::{Context, Interpreter, Lease, Wanted};
 use crate::host::Host;
 use crate::jailer::{JailerError, Process};
 use crate::kernel::context::Request;
 use crate::run::admit::new_id;
 use crate::run::kept::Session;
-use crate::run::pump::{Line, Told};
+use crate::run::pump::{Line, Store, Told};
 use crate::run::watch::Pipes;
 use crate::status::{FieldProblem, Problem};
 
@@ -32,8 +33,6 @@ pub struct Live {
     pub process: Process,
     pub line: Line,
     pub pid: u32,
-    /// Whether an execution had it.
-    pub is_used: bool,
     /// Laps that were asked for and not told.
     pub laps: u32,
 }
@@ -51,9 +50,7 @@ struct Owner {
     host: Arc<Host>,
     session: Arc<Session>,
     context: Arc<Context>,
-    live: Option<Live>,
-    /// What became of the last interpreter, until an execution was told.
-    lost: Option<String>,
+    interpreter: Interpreter,
 }
 
 /// Lives with a context to its end.
@@ -63,8 +60,7 @@ pub async fn run(host: Arc<Host>, session: Arc<Session>, context: Arc<Context>) 
         host,
         session,
         context,
-        live: None,
-        lost: None,
+        interpreter: Interpreter::None,
     };
     async {
         if owner.renew().await.is_ok() {
@@ -76,13 +72,91 @@ pub async fn run(host: Arc<Host>, session: Arc<Session>, context: Arc<Context>) 
     .await;
 }
 
+/// Lives to its end with a context that an earlier brigd made.
+pub async fn resume(host: Arc<Host>, session: Arc<Session>, adopted: adopt::Adopted) {
+    let adopt::Adopted { context, interpreter } = adopted;
+    let span = info_span!("context", id = %context.id, session = %session.id);
+    let mut owner = Owner {
+        host,
+        session,
+        context,
+        interpreter: Interpreter::None,
+    };
+    async {
+        owner.take_over(interpreter).await;
+        owner.live().await;
+        owner.close().await;
+    }
+    .instrument(span)
+    .await;
+}
+
+/// Puts away what nobody can go on with; the jailer still remembers it.
+pub async fn put_away(host: &Host, remains: Remains) -> Process {
+    let Remains {
+        mut process,
+        lives,
+        pipes,
+    } = remains;
+    if lives {
+        process.kill().await;
+        end_of(&mut process).await;
+    }
+    host.pumps.let_go(pipes);
+    process
+}
+
 impl Owner {
+    /// Takes the interpreter that an earlier brigd had, or replaces it.
+    async fn take_over(&mut self, interpreter: adopt::Interpreter) {
+        match interpreter {
+            adopt::Interpreter::Waits(waiting) => match self.host.pumps.start_line(waiting.pipes, waiting.store) {
+                Ok(line) => {
+                    let (process, pid) = (waiting.process, waiting.pid);
+                    info!(pid, "interpreter adopted");
+                    let laps = 0;
+                    self.interpreter = Interpreter::Lives(Box::new(Live {
+                        process,
+                        line,
+                        pid,
+                        laps,
+                    }));
+                    return;
+                }
+                Err(fault) => {
+                    self.lose(format!("brigd was restarted: {fault}"));
+                    let mut process = waiting.process;
+                    process.kill().await;
+                    end_of(&mut process).await;
+                    self.interpreter = Interpreter::Ended(process);
+                }
+            },
+            adopt::Interpreter::Useless(remains) => {
+                self.interpreter = Interpreter::Ended(put_away(&self.host, remains).await);
+            }
+        }
+        // Where it fails, the next execution tries again and is told.
+        let _ = self.renew().await;
+    }
+
+    /// Notes what became of the interpreter, for the next execution.
+    fn lose(&self, lost: String) {
+        self.context.change(|state| state.lost = Some(lost));
+    }
+
+    /// Lets the jailer know how the context is now.
+    async fn remember(&self) {
+        if let Some(process) = self.interpreter.process() {
+            self.context.remember(process).await;
+        }
+    }
+
     async fn live(&mut self) {
         let (context, session) = (Arc::clone(&self.context), Arc::clone(&self.session));
         let mut changes = context.changes.subscribe();
         loop {
             changes.mark_unchanged();
-            if context.lock().is_closing || !session.is_up() {
+            if context.lock().is_closing || session.is_over() {
                 return;
             }
             if self.reset().await {
@@ -98,7 +172,7 @@ impl Owner {
                 // The sender lives as long as the context.
                 _ = changes.changed() => {}
                 end = self.died() => {
-                    self.lost = Some(format!("it ended between two executions ({})", how(end)));
+                    self.lose(format!("it ended between two executions ({})", how(end)));
                     self.bury().await;
                 }
             }
@@ -107,7 +181,7 @@ impl Owner {
 
     /// Waits until the interpreter dies; how, if anybody said.
     async fn died(&mut self) -> Option<End> {
-        let Some(live) = &mut self.live else {
+        let Interpreter::Lives(live) = &mut self.interpreter else {
             return std::future::pending().await;
         };
         loop {
@@ -140,10 +214,10 @@ impl Owner {
             }
             state.resets
         };
-        if let Some(live) = self.live.take() {
-            end(live).await;
+        if let Some(live) = self.interpreter.take_live() {
+            self.interpreter = Interpreter::Ended(end(*live).await);
         }
-        self.lost = None;
+        self.context.change(|state| state.lost = None);
         // The refusal is told to whoever waits for the reset.
         let _ = self.renew().await;
         self.context.change(|state| state.resets_done = number);
@@ -153,7 +227,7 @@ impl Owner {
     /// Lends the interpreter to an execution, until that gives it back.
     async fn lend(&mut self, wanted: Wanted) {
         let Wanted { execution, granted } = wanted;
-        if self.live.is_none()
+        if !self.lives()
             && let Err(problem) = self.renew().await
         {
             // Who does not wait any more needs no answer.
@@ -162,32 +236,34 @@ impl Owner {
         }
         let (back, returned) = oneshot::channel();
         let lease = Lease {
-            live: self.live.take(),
-            lost: self.lost.take(),
+            context: Arc::clone(&self.context),
+            interpreter: std::mem::take(&mut self.interpreter),
             back: Some(back),
         };
         self.context.change(|state| {
             state.phase = ContextState::Busy;
             state.running = Some(execution);
-            state.executions += 1;
         });
-        let unwanted = granted.send(Ok(lease)).err().and_then(Result::ok);
-        if let Some(mut lease) = unwanted {
-            self.lost = lease.lost.take();
-            drop(lease);
-        }
-        self.live = returned.await.unwrap_or_default();
+        // One that nobody wants any more comes back.
+        drop(granted.send(Ok(lease)));
+        self.interpreter = returned.await.unwrap_or_default();
         self.context.change(|state| {
             state.phase = ContextState::Idle;
             state.running = None;
+            state.runs_code = false;
             state.last_active = SystemTime::now();
         });
+        self.remember().await;
         self.renew_if_gone().await;
     }
 
+    fn lives(&self) -> bool {
+        matches!(self.interpreter, Interpreter::Lives(_))
+    }
+
     async fn renew_if_gone(&mut self) {
-        let is_over = self.context.is_over() || !self.session.is_up();
-        if self.live.is_none() && !is_over && !self.context.is_reset_due() {
+        let is_over = self.context.is_over() || self.session.is_over();
+        if !self.lives() && !is_over && !self.context.is_reset_due() {
             // Where it fails, the next execution tries again and is told.
             let _ = self.renew().await;
         }
@@ -195,11 +271,14 @@ impl Owner {
 
     /// Puts an interpreter away that died, and gets another one if it had been used.
     async fn bury(&mut self) {
-        let Some(live) = self.live.take() else { return };
-        let is_used = live.is_used;
+        let Some(live) = self.interpreter.take_live() else {
+            return;
+        };
+        let is_used = self.context.lock().executions > 0;
         warn!("interpreter died");
         live.line.finish(StdInstant::now() + PIPES).await;
-        live.process.forget().await;
+        self.interpreter = Interpreter::Ended(live.process);
+        self.remember().await;
         if is_used {
             let _ = self.renew().await;
         }
@@ -209,10 +288,10 @@ impl Owner {
     async fn renew(&mut self) -> Result<(), Problem> {
         let started = start(&self.host, &self.session, &self.context).await;
         let started = started.map_err(|problem| {
-            if self.session.is_up() {
-                problem
-            } else {
+            if self.session.is_over() {
                 self.session.closed_problem()
+            } else {
+                problem
             }
         });
         self.context.change(|state| match &started {
@@ -220,6 +299,7 @@ impl Owner {
                 state.phase = ContextState::Idle;
                 state.generation += 1;
                 state.executions = 0;
+                state.runs_code = false;
                 state.refusal = None;
             }
             Err(problem) => state.refusal = Some(problem.status()),
@@ -227,11 +307,15 @@ impl Owner {
         match started {
             Ok(live) => {
                 info!(pid = live.pid, "interpreter started");
-                self.live = Some(live);
+                let last = std::mem::replace(&mut self.interpreter, Interpreter::Lives(Box::new(live)));
+                self.remember().await;
+                if let Interpreter::Ended(process) = last {
+                    process.forget().await;
+                }
                 Ok(())
             }
             Err(problem) => {
-                if self.session.is_up() {
+                if !self.session.is_over() {
                     warn!(%problem, "interpreter not started");
                 }
                 Err(problem)
@@ -245,8 +329,10 @@ impl Owner {
             // Who waits is told by the end of its channel.
             state.waiting.clear();
         });
-        if let Some(live) = self.live.take() {
-            end(live).await;
+        match std::mem::take(&mut self.interpreter) {
+            Interpreter::Lives(live) => end(*live).await.forget().await,
+            Interpreter::Ended(process) => process.forget().await,
+            Interpreter::None => {}
         }
         self.context.change(|state| state.phase = ContextState::Closed);
         info!("context closed");
@@ -285,8 +371,7 @@ async fn start(host: &Host, session: &Session, context: &Context) -> Result<Live
         timeout_ms: session.limits.timeout_ms,
         terminal: None,
         cpu_time_ms: session.times.cpu_ms,
-        // It does not outlive this brigd: the next one ends what has no memo.
-        memo: Vec::new(),
+        memo: context.memo_of_next().encode(),
     };
     let mut process = host.jailer.spawn(spawn).await?;
     let mut line = None;
@@ -298,7 +383,6 @@ async fn start(host: &Host, session: &Session, context: &Context) -> Result<Live
             process,
             line,
             pid,
-            is_used: false,
             laps: 0,
         }),
         (started, line) => {
@@ -325,18 +409,19 @@ async fn ready(
         message,
     };
     let message = process.next().await.ok_or(Problem::Jailer(JailerError::Gone))?;
-    let (pid, pipes) = match message.event {
+    let (pid, pipes, kept) = match message.event {
         Event::Spawned { pid, streams, .. } => {
             let pipes = Pipes::new(streams, message.fds);
-            let (pipes, _kept) = pipes.ok_or_else(|| failed("other descriptors came than were told".to_owned()))?;
-            (pid, pipes)
+            let (pipes, kept) = pipes.ok_or_else(|| failed("other descriptors came than were told".to_owned()))?;
+            (pid, pipes, kept)
         }
         Event::Refused { refusal, .. } => return Err(Problem::Jail(refusal)),
         _ => return Err(Problem::JailDied("starting an interpreter")),
     };
+    let store = Store::begin(kept, context.outline()).map_err(|error| failed(error.to_string()))?;
     let line = host
         .pumps
-        .start_line(pipes)
+        .start_line(pipes, store)
         .map_err(|fault| failed(fault.to_string()))?;
     let line = slot.insert(line);
     let request = Request::Start {
@@ -376,12 +461,12 @@ fn refused_start(message: String) -> Problem {
     }])
 }
 
-/// Ends an interpreter.
-pub(super) async fn end(mut live: Live) {
+/// Ends an interpreter, which the jailer still remembers.
+async fn end(mut live: Live) -> Process {
     live.process.kill().await;
     end_of(&mut live.process).await;
     live.line.finish(StdInstant::now()).await;
-    live.process.forget().await;
+    live.process
 }
 
 /// Waits for the end of a process that was killed.
