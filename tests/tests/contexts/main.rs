@@ -5,6 +5,7 @@ mod ends;
 mod forged;
 mod load;
 mod restart;
+mod shown;
 mod state;
 
 use brig_proto::v1::{Context, ContextsCreateRequest, ExecutionSpec, SessionsCreateRequest};
