@@ -163,3 +163,71 @@ impl Context {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn context() -> Context {
+        let environment = [("TZ".to_owned(), "UTC".to_owned())].into();
+        let outline = Outline {
+            request: Some(Id::parse("r1").unwrap()),
+            digest: [7; 32],
+            language: Language::Bash,
+            directory: "/tmp".to_owned(),
+            environment,
+            labels: [("key".to_owned(), "value".to_owned())].into(),
+            create_time: SystemTime::now(),
+        };
+        let memo = ContextMemo {
+            context: Id::parse("c1").unwrap(),
+            doing: Doing::Nothing,
+            generation: 3,
+            executions: 5,
+            last_active: SystemTime::now(),
+            lost: Some("it ended".to_owned()),
+            requests: vec![Id::parse("r2").unwrap()],
+        };
+        Context::restore(Id::parse("s1").unwrap(), outline, memo)
+    }
+
+    #[test]
+    fn a_context_comes_back_as_it_was() {
+        let context = context();
+        let outline = Outline::decode(&context.outline()).unwrap();
+        let memo = ContextMemo::decode(&context.memo().encode()).unwrap();
+        let again = Context::restore(context.session.clone(), outline, memo);
+        assert_eq!(
+            (again.show(), again.memo(), again.outline()),
+            (context.show(), context.memo(), context.outline())
+        );
+        assert_eq!(again.environment, context.environment);
+        // A reset that was asked for before is known.
+        assert_eq!(again.ask_reset(Id::parse("r2").as_ref().ok()).unwrap(), 0);
+    }
+
+    #[test]
+    fn what_an_interpreter_does_is_in_its_memo() {
+        let context = context();
+        assert_eq!(context.begins().as_deref(), Some("it ended"));
+        let memo = context.memo();
+        assert_eq!((memo.doing, memo.executions, memo.lost), (Doing::Code, 6, None));
+        context.waits(true);
+        assert_eq!((context.memo().doing, context.memo().generation), (Doing::Nothing, 3));
+        context.waits(false);
+        assert_eq!((context.memo().executions, context.memo().generation), (0, 4));
+        let next = context.memo_of_next();
+        assert_eq!((next.doing, next.generation), (Doing::Starting, 5));
+    }
+
+    #[test]
+    fn memos_of_executions_and_broken_ones_are_told_apart() {
+        let execution = crate::run::kept::memo::ExecutionMemo::default().encode();
+        let memo = context().memo().encode();
+        assert!(ContextMemo::is_one(&memo) && !ContextMemo::is_one(&execution) && !ContextMemo::is_one(&[]));
+        assert!(ContextMemo::decode(&execution).is_err());
+        for length in 0..memo.len() {
+            assert!(ContextMemo::decode(&memo[..length]).is_err(), "{length}");
+        }
+    }
+}
