@@ -130,7 +130,7 @@ fn what_comes_between_executions_while_nobody_is_there_comes_with_the_next_one()
         if outcome.status() == ExecutionStatus::Success {
             Ok(())
         } else {
-            Err(outcome.result)
+            Err(outcome.status())
         }
     });
     restart(&mut services, true);
@@ -216,7 +216,11 @@ fn an_interpreter_that_dies_while_nobody_is_there_is_told_with_its_cause() {
     services.launch(Service::Daemon);
     eventually("another one is there", SOON * slow(), || {
         let shown = again(&services).shown();
-        if shown.generation == 2 { Ok(()) } else { Err(shown) }
+        if shown.generation == 2 {
+            Ok(())
+        } else {
+            Err(shown.generation)
+        }
     });
     let next = again(&services).run("print('x' in globals())").expect_success();
     assert_eq!(next.stdout(), "False\n");
