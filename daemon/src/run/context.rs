@@ -7,8 +7,11 @@
 pub mod admit;
 pub mod adopt;
 pub mod execution;
+pub mod interpreter;
 pub mod life;
 pub mod memo;
+mod set;
+mod turn;
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -22,18 +25,13 @@ use serde::{Deserialize, Serialize};
 use tokio::sync::{oneshot, watch};
 use tonic::Status;
 
-use crate::jailer::Process;
 use crate::run::execution::{Execution, StopCause};
-use crate::run::log::Log;
-use crate::run::registry::Entered;
 use crate::status::Problem;
 
-use life::Live;
+pub use set::Contexts;
+use turn::Wanted;
+pub use turn::{Interpreter, Lease, Turn};
 
-/// The most contexts of one session that live.
-pub const CONTEXTS_MAX: usize = 16;
-/// The most contexts of one session that are remembered, ended ones included.
-const REMEMBERED_MAX: usize = 64;
 /// The most executions of one context that wait.
 pub const WAITING_MAX: usize = 32;
 /// The most requests to reset a context that are remembered.
@@ -88,44 +86,6 @@ struct State {
     refusal: Option<Status>,
 }
 
-/// What waits for the process.
-#[derive(Debug)]
-struct Wanted {
-    execution: Arc<Execution>,
-    granted: oneshot::Sender<Result<Lease, Problem>>,
-}
-
-/// A place in the queue of a context.
-#[derive(Debug)]
-pub struct Turn {
-    context: Arc<Context>,
-    log: Arc<Log>,
-    granted: oneshot::Receiver<Result<Lease, Problem>>,
-}
-
-/// The process of a context, until this is dropped.
-#[derive(Debug)]
-pub struct Lease {
-    pub context: Arc<Context>,
-    pub interpreter: Interpreter,
-    back: Option<oneshot::Sender<Interpreter>>,
-}
-
-/// The interpreter of a context.
-#[derive(Debug, Default)]
-pub enum Interpreter {
-    /// There is none, and nobody remembers the last one.
-    #[default]
-    None,
-    Lives(Box<Live>),
-    /// It has ended; the jailer remembers it, and by it the context.
-    Ended(Process),
-}
-
-/// The contexts of a session.
-#[derive(Debug, Default)]
-pub struct Contexts(Mutex<Vec<Arc<Context>>>);
-
 /// The context that an execution runs in.
 #[derive(Debug)]
 pub struct Seat {
@@ -158,73 +118,6 @@ impl Seat {
     /// Whether what the execution left in the interpreter is there for the next one.
     pub fn is_state_kept(&self) -> bool {
         self.state_kept.load(Ordering::SeqCst)
-    }
-}
-
-impl Contexts {
-    /// Enters a context, unless the same request made one before.
-    pub fn enter(&self, context: &Arc<Context>) -> Result<Entered<Context>, Problem> {
-        let mut all = self.lock();
-        if let Some(request) = &context.request
-            && let Some(known) = all.iter().find(|known| known.request.as_ref() == Some(request))
-        {
-            return if known.digest == context.digest {
-                Ok(Entered::Known(Arc::clone(known)))
-            } else {
-                Err(crate::run::registry::reused(request))
-            };
-        }
-        if all.iter().any(|known| known.id == context.id) {
-            return Err(Problem::Exists {
-                kind: "context",
-                name: context.id.to_string(),
-                why: "was used before in this session; leave the id out or choose another one",
-                reason: Reason::IdTaken,
-            });
-        }
-        let living = all.iter().filter(|known| !known.is_over()).count();
-        if living >= CONTEXTS_MAX {
-            return Err(Problem::ContextQuota(context.session.to_string(), living));
-        }
-        if all.len() >= REMEMBERED_MAX
-            && let Some(oldest) = all.iter().position(|known| known.is_over())
-        {
-            all.remove(oldest);
-        }
-        all.push(Arc::clone(context));
-        Ok(Entered::New)
-    }
-
-    /// Enters a context that an earlier brigd made.
-    pub fn restore(&self, context: Arc<Context>) {
-        self.lock().push(context);
-    }
-
-    /// Takes a context out that could not be made, so that its name and its request are free.
-    pub fn withdraw_unmade(&self, context: &Arc<Context>) {
-        if context.lock().generation == 0 {
-            self.lock().retain(|known| !Arc::ptr_eq(known, context));
-        }
-    }
-
-    /// Finds a context.
-    pub fn get(&self, id: &str) -> Result<Arc<Context>, Problem> {
-        let found = self.lock().iter().find(|known| known.id.as_str() == id).cloned();
-        found.ok_or_else(|| Problem::NotFound {
-            kind: "context",
-            name: id.chars().take(60).collect(),
-            why: "context_id: not in this session, or closed a while ago".to_owned(),
-            reason: Reason::ContextNotFound,
-        })
-    }
-
-    /// All of them, newest first.
-    pub fn list(&self) -> Vec<Arc<Context>> {
-        self.lock().iter().rev().cloned().collect()
-    }
-
-    fn lock(&self) -> MutexGuard<'_, Vec<Arc<Context>>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -413,28 +306,6 @@ impl Context {
     }
 }
 
-impl Interpreter {
-    /// Takes the one that lives.
-    pub fn take_live(&mut self) -> Option<Box<Live>> {
-        match std::mem::take(self) {
-            Self::Lives(live) => Some(live),
-            other => {
-                *self = other;
-                None
-            }
-        }
-    }
-
-    /// The process by which the jailer remembers the context.
-    pub fn process(&self) -> Option<&Process> {
-        match self {
-            Self::None => None,
-            Self::Lives(live) => Some(&live.process),
-            Self::Ended(process) => Some(process),
-        }
-    }
-}
-
 impl State {
     fn new() -> Self {
         Self {
@@ -458,39 +329,6 @@ impl State {
     fn tell_places(&self) {
         for (place, wanted) in (1..).zip(&self.waiting) {
             wanted.execution.log.place(ExecutionState::Queued, place);
-        }
-    }
-}
-
-impl Turn {
-    /// Waits for the process. Dropping the turn gives the place up.
-    pub async fn wait(&mut self) -> Result<Lease, Problem> {
-        match (&mut self.granted).await {
-            Ok(granted) => granted,
-            Err(_over) => Err(self.context.closed_problem()),
-        }
-    }
-}
-
-impl Drop for Turn {
-    fn drop(&mut self) {
-        let mut state = self.context.lock();
-        let before = state.waiting.len();
-        state
-            .waiting
-            .retain(|wanted| !Arc::ptr_eq(&wanted.execution.log, &self.log));
-        if state.waiting.len() < before {
-            state.tell_places();
-        }
-    }
-}
-
-impl Drop for Lease {
-    fn drop(&mut self) {
-        let interpreter = std::mem::take(&mut self.interpreter);
-        if let Some(back) = self.back.take() {
-            // The context may be over.
-            drop(back.send(interpreter));
         }
     }
 }

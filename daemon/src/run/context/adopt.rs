@@ -11,7 +11,7 @@ use brig_jailer::ids::Id;
 use tracing::warn;
 
 use super::Context;
-use super::life::how;
+use super::interpreter::how;
 use super::memo::{ContextMemo, Doing, Outline};
 use crate::jailer::{HeldExecution, Process};
 use crate::run::execution::NotRestored;

@@ -12,7 +12,7 @@ use brig_proto::v1::{ExecutionStarted, NoticeKind, StartKind};
 use tokio::time::{Instant, sleep_until, timeout};
 use tracing::{Instrument, debug, info, info_span, warn};
 
-use super::life::{Live, PIPES, how};
+use super::interpreter::{Live, PIPES, how};
 use super::{Interpreter, Lease, Turn};
 use crate::host::Host;
 use crate::jailer::Process;

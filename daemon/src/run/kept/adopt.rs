@@ -278,7 +278,7 @@ impl Next {
             }
             Self::PutAway(remains) => {
                 let of = Arc::clone(host);
-                host.spawn_kept(async move { context::life::put_away(&of, *remains).await.forget().await });
+                host.spawn_kept(async move { context::interpreter::put_away(&of, *remains).await.forget().await });
             }
             Self::Close(jail) => host.spawn_kept(close(jail)),
             Self::CallOff(process) => host.spawn_kept(async move {
