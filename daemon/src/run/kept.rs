@@ -255,6 +255,11 @@ impl Session {
         self.phase() == SessionState::Running
     }
 
+    /// Whether it ends or has ended.
+    pub fn is_over(&self) -> bool {
+        matches!(self.phase(), SessionState::Closing | SessionState::Closed)
+    }
+
     pub fn enforced(&self) -> Enforced {
         self.lock().enforced.clone().unwrap_or_default()
     }

@@ -31,7 +31,7 @@ use crate::run::watch::Pipes;
 
 use ear::Ear;
 use feed::Feed;
-pub use line::{Line, Part, Told};
+pub use line::{Line, Part, Store, Told};
 use tap::{Flow, Tap};
 use thread::Orders;
 pub use thread::{ABANDONED_MAX, Finish, Handle, Pumps};
@@ -54,6 +54,13 @@ impl Fault {
         move |source| Self {
             call,
             source: source.into(),
+        }
+    }
+
+    fn file(source: std::io::Error) -> Self {
+        Self {
+            call: "memory file",
+            source,
         }
     }
 }

@@ -12,9 +12,10 @@ use brig_proto::v1::{ExecutionStarted, NoticeKind, StartKind};
 use tokio::time::{Instant, sleep_until, timeout};
 use tracing::{Instrument, debug, info, info_span, warn};
 
-use super::life::{Live, PIPES, how};
-use super::{Lease, Turn};
+use super::interpreter::{Live, PIPES, how};
+use super::{Interpreter, Lease, Turn};
 use crate::host::Host;
+use crate::jailer::Process;
 use crate::kernel::DoneClaim;
 use crate::kernel::context::Request;
 use crate::run::admit::{Job, Work};
@@ -131,14 +132,14 @@ impl Running<'_> {
         mut times: Times,
     ) {
         let execution = self.execution;
-        let Some(mut live) = lease.live.take() else {
+        let Some(mut live) = lease.interpreter.take_live() else {
             let problem = Problem::Configuration("a lent interpreter is not there".to_owned());
             return not_started(self.host, execution, NotStarted::Failed(problem), times).await;
         };
         let request = match self.request() {
             Ok(request) => request,
             Err(error) => {
-                lease.live = Some(live);
+                lease.interpreter = Interpreter::Lives(live);
                 let problem = Problem::Step {
                     step: "kernel",
                     message: error.to_string(),
@@ -148,7 +149,9 @@ impl Running<'_> {
         };
         self.job.inputs.clear();
         let (start, start_time) = (Instant::now(), SystemTime::now());
-        self.tell_start(&live, lease.lost.take(), start_time);
+        self.tell_start(&live, lease.context.begins(), start_time);
+        // The next brigd is to know that it can't go on with it.
+        lease.context.remember(&live.process).await;
         live.lap(Some(self.job.limits.timeout_ms)).await;
         live.line.begin(Part {
             id: execution.id.to_string(),
@@ -156,13 +159,12 @@ impl Running<'_> {
             policy: Arc::clone(&self.job.policy),
             request,
         });
-        live.is_used = true;
         let outcome = self.watch(&mut live).await;
         times.ran = start.elapsed();
         let ended = match outcome {
             Outcome::Done(done) => self.done(&mut lease, live, done).await,
             Outcome::Gone(ended) => {
-                self.gone(live, ended).await;
+                lease.interpreter = Interpreter::Ended(self.gone(*live, ended).await);
                 ended
             }
         };
@@ -341,7 +343,7 @@ impl Running<'_> {
     }
 
     /// Takes down what was used, and gives the interpreter back.
-    async fn done(&self, lease: &mut Lease, mut live: Live, done: DoneClaim) -> Ended {
+    async fn done(&self, lease: &mut Lease, mut live: Box<Live>, done: DoneClaim) -> Ended {
         live.lap(None).await;
         let mut end = End {
             exit: Exit::Code(done.exit_code),
@@ -365,7 +367,7 @@ impl Running<'_> {
                 } else {
                     self.tell_replaced("the shell ended");
                 }
-                lease.live = Some(live);
+                self.give_back(lease, live, done.kept).await;
             }
             Ok(Err(died)) => {
                 if let Some(died) = died {
@@ -374,19 +376,27 @@ impl Running<'_> {
                     end.pids_refused = died.pids_refused;
                 }
                 self.tell_replaced(&format!("it ended ({})", how(died)));
-                put_away(live).await;
+                lease.interpreter = Interpreter::Ended(put_away(*live).await.1);
             }
             Err(_elapsed) => {
                 warn!("jailer does not tell what was used");
-                lease.live = Some(live);
+                self.give_back(lease, live, done.kept).await;
             }
         }
         Ended::Told(end)
     }
 
+    /// Gives the interpreter back, which waits for work: the next brigd could go on with it from here on.
+    async fn give_back(&self, lease: &mut Lease, live: Box<Live>, state_kept: bool) {
+        lease.context.waits(state_kept);
+        lease.context.remember(&live.process).await;
+        lease.interpreter = Interpreter::Lives(live);
+    }
+
     /// Takes what is still in the pipes of an interpreter that is gone.
-    async fn gone(&self, live: Live, ended: Ended) {
-        if let Finish::Early | Finish::Abandoned = put_away(live).await {
+    async fn gone(&self, live: Live, ended: Ended) -> Process {
+        let (finish, process) = put_away(live).await;
+        if let Finish::Early | Finish::Abandoned = finish {
             let message = "the output was not at its end when the interpreter was; what came later is missing";
             self.execution.log.notice(NoticeKind::OutputDropped, message);
         }
@@ -399,6 +409,7 @@ impl Running<'_> {
             (_, Ended::Lost | Ended::Unconfirmed) => "it is lost".to_owned(),
         };
         self.tell_replaced(&why);
+        process
     }
 }
 
@@ -431,11 +442,10 @@ async fn lapped(live: &mut Live) -> Result<Lap, Option<End>> {
     }
 }
 
-/// Waits for the last of its output, and lets it be forgotten.
-async fn put_away(live: Live) -> Finish {
+/// Waits for the last of its output.
+async fn put_away(live: Live) -> (Finish, Process) {
     let finish = live.line.finish(StdInstant::now() + PIPES).await;
-    live.process.forget().await;
-    finish
+    (finish, live.process)
 }
 
 /// Code that failed did not exit with 0, whatever it says.

@@ -18,6 +18,8 @@ use crate::host::Host;
 use crate::jailer::{Held, HeldExecution, Jail, Process};
 use crate::ledger::{LedgerError, OpenEnds};
 use crate::run::admit::Conditions;
+use crate::run::context;
+use crate::run::context::memo::ContextMemo;
 use crate::run::execution::{Execution, NotRestored};
 use crate::run::kept::{execution, life};
 use crate::run::life::{Running, Times, call_off};
@@ -30,6 +32,8 @@ use crate::slots::Slot;
 /// What is done about one thing that was held.
 enum Next {
     Session(Arc<Session>, Inbox, Slot, Jail),
+    Context(Arc<Session>, Box<context::adopt::Adopted>),
+    PutAway(Box<context::adopt::Remains>),
     Execution(Arc<Execution>, Box<(Conditions, Running)>, Use),
     /// It was recorded before that it is over, or that it is lost.
     Close(Jail),
@@ -87,8 +91,14 @@ impl Adoption<'_> {
                 session.end(life::close_reason(reason));
             }
         }
+        let is_context = |held: &HeldExecution| ContextMemo::is_one(&held.told.memo);
+        let (contexts, executions): (Vec<_>, _) = executions.into_iter().partition(is_context);
         for held in executions {
             self.take_execution(&session, held);
+        }
+        // Those of a session that ends do so with it.
+        if !session.is_over() {
+            self.take_contexts(&session, contexts);
         }
         self.going.sessions.insert(session.id.clone());
         let place = self.host.session_places.take_over();
@@ -139,6 +149,17 @@ impl Adoption<'_> {
             }
         };
         self.next.push(next);
+    }
+
+    fn take_contexts(&mut self, session: &Arc<Session>, held: Vec<HeldExecution>) {
+        let (adopted, remains) = context::adopt::adopt(session, held);
+        for adopted in adopted {
+            session.contexts.restore(Arc::clone(&adopted.context));
+            let session = Arc::clone(session);
+            self.next.push(Next::Context(session, Box::new(adopted)));
+        }
+        let remains = remains.into_iter().map(Box::new);
+        self.next.extend(remains.map(Next::PutAway));
     }
 
     fn enter(&self, execution: &Arc<Execution>) -> Result<(), NotRestored> {
@@ -250,6 +271,14 @@ impl Next {
                 let place = host.queue.take_over();
                 let task = execution::resume(Arc::clone(host), execution, conditions, running, place, used);
                 host.spawn_kept(task);
+            }
+            Self::Context(session, adopted) => {
+                info!(session = %session.id, context = %adopted.context.id, "context adopted");
+                host.spawn_kept(context::life::resume(Arc::clone(host), session, *adopted));
+            }
+            Self::PutAway(remains) => {
+                let of = Arc::clone(host);
+                host.spawn_kept(async move { context::interpreter::put_away(&of, *remains).await.forget().await });
             }
             Self::Close(jail) => host.spawn_kept(close(jail)),
             Self::CallOff(process) => host.spawn_kept(async move {

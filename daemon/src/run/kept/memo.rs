@@ -260,12 +260,12 @@ impl Session {
     }
 }
 
-fn encode(what: &impl Serialize) -> Vec<u8> {
+pub(in crate::run) fn encode(what: &impl Serialize) -> Vec<u8> {
     // Nothing of it can't be written: it has no maps of unknown size and no types of their own.
     postcard::to_extend(what, vec![VERSION]).unwrap_or_default()
 }
 
-fn decode<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, MemoError> {
+pub(in crate::run) fn decode<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, MemoError> {
     match bytes.split_first() {
         None => Err(MemoError::Broken("it is empty")),
         Some((&VERSION, body)) => match postcard::take_from_bytes(body) {
