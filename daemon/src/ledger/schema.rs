@@ -27,7 +27,7 @@ const MIGRATIONS: &[Migration] = &[
         sql: SESSIONS,
     },
     Migration {
-        version: 3,
+        version: 11,
         name: "requests, and what was told",
         sql: REQUESTS,
     },

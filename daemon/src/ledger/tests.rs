@@ -408,7 +408,7 @@ async fn a_ledger_of_a_newer_brigd_is_left_alone() {
             error,
             LedgerError::Newer {
                 found: 99,
-                known: 3,
+                known: 11,
                 ..
             }
         ),

@@ -118,21 +118,27 @@ impl Past {
             kind: NoticeKind::EventsGone.into(),
             message: GONE.to_owned(),
         };
+        let (now, result) = (SystemTime::now(), self.result());
         let at = |sequence, time: SystemTime, event| ExecutionEvent {
             sequence,
             time: Some(time.into()),
             event: Some(event),
         };
-        let now = SystemTime::now();
-        vec![
-            at(0, now, Event::Accepted(accepted)),
-            at(after_sequence.saturating_add(1), now, Event::Notice(gone)),
-            at(
-                after_sequence.saturating_add(2),
-                self.finish.time,
-                Event::Finished(self.result()),
-            ),
-        ]
+        let kept = std::iter::once((now, Event::Notice(gone)))
+            .chain(
+                result
+                    .artifacts
+                    .clone()
+                    .into_iter()
+                    .map(|told| (now, Event::Artifact(told))),
+            )
+            .chain([(self.finish.time, Event::Finished(result))]);
+        let kept = (1..)
+            .zip(kept)
+            .map(|(place, (time, event))| at(after_sequence.saturating_add(place), time, event));
+        std::iter::once(at(0, now, Event::Accepted(accepted)))
+            .chain(kept)
+            .collect()
     }
 
     /// The result as it was told, without what is not kept.
