@@ -12,7 +12,7 @@ use crate::{name, next};
 
 /// Everything that sessions take from a host.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Counts {
+pub(crate) struct Counts {
     descriptors: [usize; 2],
     processes: usize,
     groups: usize,
@@ -23,14 +23,14 @@ pub struct Counts {
 }
 
 /// The daemon, and how it stands.
-pub struct Host<'d> {
+pub(crate) struct Host<'d> {
     daemon: &'d Daemon,
     brigd: Process,
     jailer: Process,
 }
 
 impl<'d> Host<'d> {
-    pub fn new(daemon: &'d Daemon) -> Self {
+    pub(crate) fn new(daemon: &'d Daemon) -> Self {
         let (brigd, jailer) = (process(daemon.pid()), named(daemon.pid(), "brig-jailer"));
         Self { daemon, brigd, jailer }
     }
@@ -49,7 +49,7 @@ impl<'d> Host<'d> {
     }
 
     /// Waits until nothing of a session is left, and nothing changes any more: teardown goes on behind the answers.
-    pub fn settled(&self) -> Counts {
+    pub(crate) fn settled(&self) -> Counts {
         let last = Mutex::new(self.count());
         eventually("no session is left", Duration::from_secs(10) * slow(), || {
             std::thread::sleep(Duration::from_millis(100));
@@ -66,7 +66,7 @@ impl<'d> Host<'d> {
     }
 
     /// Memory of brigd and of the jailer, in bytes.
-    pub fn memory(&self) -> [i64; 2] {
+    pub(crate) fn memory(&self) -> [i64; 2] {
         [&self.brigd, &self.jailer].map(|process| i64::try_from(process.memory("VmRSS")).unwrap())
     }
 }

@@ -13,7 +13,7 @@ use brig_tests::{Daemon, Live, eventually, slow};
 
 /// How a kept session is used and ends, by its number.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Kind {
+pub(crate) enum Kind {
     /// Several executions, then Close.
     Commands,
     /// Files in and out, then Close.
@@ -29,12 +29,12 @@ pub enum Kind {
 }
 
 /// How its executions end, and why the session does.
-pub type Ends = (&'static [(Status, Option<CauseKind>)], SessionCloseReason);
+pub(crate) type Ends = (&'static [(Status, Option<CauseKind>)], SessionCloseReason);
 
 const SUCCESS: (Status, Option<CauseKind>) = (Status::Success, None);
 
 impl Kind {
-    pub const ALL: [Kind; 6] = [
+    pub(crate) const ALL: [Kind; 6] = [
         Kind::Commands,
         Kind::Files,
         Kind::Ends,
@@ -43,7 +43,7 @@ impl Kind {
         Kind::Expired,
     ];
 
-    pub fn ends(self) -> Ends {
+    pub(crate) fn ends(self) -> Ends {
         use SessionCloseReason as Reason;
         match self {
             Kind::Commands => (&[SUCCESS, (Status::Error, None), SUCCESS], Reason::Asked),
@@ -109,7 +109,7 @@ impl Kind {
 }
 
 /// One session from its start to its end.
-pub fn session(daemon: &Daemon, kind: Kind, name: &str) {
+pub(crate) fn session(daemon: &Daemon, kind: Kind, name: &str) {
     daemon.create(kind.request(name));
     if kind == Kind::Files {
         put(daemon, name);

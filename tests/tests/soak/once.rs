@@ -9,7 +9,7 @@ use brig_tests::spec::{input, sh, small, span};
 
 /// How a session ends, by its number.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Kind {
+pub(crate) enum Kind {
     Success,
     Python,
     Error,
@@ -23,7 +23,7 @@ pub enum Kind {
 }
 
 impl Kind {
-    pub const ALL: [Kind; 10] = [
+    pub(crate) const ALL: [Kind; 10] = [
         Kind::Success,
         Kind::Error,
         Kind::Timeout,
@@ -36,7 +36,7 @@ impl Kind {
         Kind::Python,
     ];
 
-    pub fn end(self) -> (Status, Option<CauseKind>) {
+    pub(crate) fn end(self) -> (Status, Option<CauseKind>) {
         match self {
             Kind::Success | Kind::Flood | Kind::Files | Kind::Python => (Status::Success, None),
             Kind::Error => (Status::Error, None),
@@ -96,7 +96,7 @@ impl Kind {
 }
 
 /// One session from its start to its end.
-pub fn session(daemon: &Daemon, kind: Kind, name: &str) {
+pub(crate) fn session(daemon: &Daemon, kind: Kind, name: &str) {
     let mut live = daemon.begin(ExecutionSpec {
         policy: "strict".to_owned(),
         session_id: name.to_owned(),
