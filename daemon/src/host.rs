@@ -17,6 +17,7 @@ use crate::jailer::Jailer;
 use crate::ledger::Ledger;
 use crate::principal::Principal;
 use crate::reload::Prepared;
+use crate::repeats::Repeats;
 use crate::run::pump::Pumps;
 use crate::run::queue::Queue;
 use crate::run::registry::Registry;
@@ -54,6 +55,7 @@ pub struct Host {
     /// Connections that there may be.
     pub connections: Arc<Slots>,
     pub registry: Registry,
+    pub repeats: Repeats,
     pub pumps: Arc<Pumps>,
     /// Places of kept sessions.
     pub session_places: Arc<Slots>,

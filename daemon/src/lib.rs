@@ -34,6 +34,7 @@ pub mod pages;
 pub mod principal;
 pub mod privileges;
 pub mod reload;
+pub mod repeats;
 pub mod report;
 pub mod run;
 pub mod server;

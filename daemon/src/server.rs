@@ -27,6 +27,7 @@ use crate::ledger::Ledger;
 use crate::listener::connections;
 use crate::options::StartError;
 use crate::principal::Principal;
+use crate::repeats::Repeats;
 use crate::run::execution::StopCause;
 use crate::run::log::Held;
 use crate::run::queue::Queue;
@@ -91,6 +92,7 @@ pub fn open(config: &Config, jailer: Jailer) -> Result<Arc<Host>, StartError> {
         connections: Slots::new(config.limits.connections),
         config: RwLock::new(Arc::new(config.clone())),
         // Where there are few descriptors, what is kept leaves half of the spool to what runs.
+        repeats: Repeats::default(),
         registry: Registry::new(Held {
             files: KEPT_HELD.files.min(files / 2),
             ..KEPT_HELD

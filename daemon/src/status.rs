@@ -126,6 +126,9 @@ pub enum Problem {
     /// This version can't.
     #[error("{0} is not built yet; Host.Get lists the features of this daemon")]
     NotImplemented(&'static str),
+    /// Another call has taken its place.
+    #[error("the same request came again")]
+    Replaced,
     /// A message came out of turn.
     #[error("{0}")]
     Stream(String),
@@ -235,6 +238,7 @@ impl Problem {
             Self::Jail(Refusal::Invalid { .. }) => Reason::Internal,
             Self::Jail(Refusal::Step(_)) | Self::JailDied(_) | Self::Step { .. } => Reason::JailFailed,
             Self::NotImplemented(_) => Reason::NotImplemented,
+            Self::Replaced => Reason::RequestReplaced,
         }
     }
 
@@ -311,7 +315,7 @@ impl Problem {
                 details.add_quota_failure_violation("limits.queue", self.to_string());
                 details.set_retry_info(Some(RETRY));
             }
-            Self::Draining | Self::Jail(Refusal::Busy(_)) => {
+            Self::Draining | Self::Replaced | Self::Jail(Refusal::Busy(_)) => {
                 details.set_retry_info(Some(RETRY));
             }
             Self::Configuration(_) | Self::Jail(Refusal::HostCannot(_)) => {

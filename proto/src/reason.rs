@@ -71,6 +71,7 @@ impl Reason {
             Self::HostBusy | Self::Draining | Self::JailerGone | Self::LedgerUnavailable => Code::Unavailable,
             Self::StartTimeout | Self::FileTimeout => Code::DeadlineExceeded,
             Self::CallerGone => Code::Cancelled,
+            Self::RequestReplaced => Code::Aborted,
             Self::LedgerBroken => Code::DataLoss,
             Self::JailFailed | Self::Internal => Code::Internal,
             Self::NotImplemented => Code::Unimplemented,

@@ -15,6 +15,7 @@ use prost::Message;
 use prost_types::Duration;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
+use tokio::sync::SetOnce;
 use tokio_util::sync::CancellationToken;
 use tracing::debug;
 
@@ -86,6 +87,8 @@ pub struct Execution {
     interrupt_told: CancellationToken,
     /// Signals that callers sent, a bit each.
     signals_sent: AtomicU64,
+    /// Whether it was accepted, once that is decided.
+    admission: SetOnce<bool>,
     /// Callers of Run that still listen.
     callers: AtomicUsize,
     ends_without_callers: bool,
@@ -160,6 +163,7 @@ impl Execution {
             interrupted: AtomicBool::new(false),
             interrupt_told: CancellationToken::new(),
             signals_sent: AtomicU64::new(0),
+            admission: SetOnce::new(),
             callers: AtomicUsize::new(0),
             ends_without_callers: job.on_disconnect == OnDisconnect::Cancel,
             spec,
@@ -212,6 +216,7 @@ impl Execution {
             interrupted: AtomicBool::new(memo.interrupted),
             interrupt_told: CancellationToken::new(),
             signals_sent: AtomicU64::new(memo.signals),
+            admission: SetOnce::new_with(Some(true)),
             callers: AtomicUsize::new(0),
             ends_without_callers: outline.ends_without_callers,
             spec,
@@ -309,6 +314,16 @@ impl Execution {
             inputs: self.inputs.clone(),
             ..v1::Execution::default()
         }
+    }
+
+    /// Decides whether it is accepted. Only the first decision counts.
+    pub fn admit(&self, accepted: bool) {
+        let _ = self.admission.set(accepted);
+    }
+
+    /// Waits until it is decided whether it is accepted.
+    pub async fn is_admitted(&self) -> bool {
+        *self.admission.wait().await
     }
 
     /// Notes that it is interrupted; true the first time.

@@ -5,6 +5,7 @@ use brig_proto::v1::Reason;
 use rustix::io::Errno;
 
 use crate::run::fields::Fields;
+use crate::run::inputs::unhex;
 use crate::status::{FieldProblem, Problem};
 
 /// The longest path, in bytes.
@@ -148,21 +149,6 @@ pub(super) fn sha256(field: &str, text: &str, fields: &mut Fields) -> Option<[u8
         fields.wrong(field, Reason::InvalidValue, message);
     }
     digest
-}
-
-fn unhex(text: &str) -> Option<Vec<u8>> {
-    let digit = |byte: u8| match byte {
-        b'0'..=b'9' => Some(byte - b'0'),
-        b'a'..=b'f' => Some(byte - b'a' + 10),
-        _ => None,
-    };
-    let pairs = text.as_bytes().chunks(2);
-    pairs
-        .map(|pair| match pair {
-            [high, low] => Some(digit(*high)? << 4 | digit(*low)?),
-            _ => None,
-        })
-        .collect()
 }
 
 /// A failure that was found out here.

@@ -134,7 +134,7 @@ async fn transfer(
     channel.send(request).await.map_err(failed)?;
     let sent = tokio::select! {
         sent = pass_on(session, asked, stream, &mut channel) => sent,
-        () = replaced.cancelled() => Err(Problem::Stream("the same request came again".to_owned())),
+        () = replaced.cancelled() => Err(Problem::Replaced),
         _reason = session.told_to_end() => Err(session.closed_problem()),
     };
     if let Err(problem) = sent {

@@ -3,10 +3,9 @@
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, SystemTime};
 
+use brig_jailer::ids::Id;
 use brig_jailer::policy::Clamped;
 use brig_proto::v1::{OnTimeout, Reason, SessionsCreateRequest, SessionsUpdateRequest};
-use prost::Message;
-use sha2::{Digest, Sha256};
 use tokio::sync::watch;
 
 use super::files::FileCalls;
@@ -26,10 +25,10 @@ use crate::status::Problem;
 /// Checks a request whole and makes a session of it, and the inbox of its file helper.
 pub fn admit(
     asked: SessionsCreateRequest,
+    digest: [u8; 32],
     store: &Store,
     principal: &Arc<Principal>,
 ) -> Result<(Session, helper::Inbox), Problem> {
-    let digest = Sha256::digest(asked.encode_to_vec()).into();
     let mut fields = Fields::default();
     let ids = [("request_id", &asked.request_id), ("session_id", &asked.session_id)];
     let [request, id] = ids.map(|(field, text)| fields.id(field, text));
@@ -95,10 +94,10 @@ pub fn admit(
     Ok((session, inbox))
 }
 
-/// Checks a change whole; gives the settings that it leads to.
-pub fn admit_update(asked: &SessionsUpdateRequest, session: &Session) -> Result<Settings, Problem> {
+/// Checks a change whole; gives the id of the request, and the settings that it leads to.
+pub fn admit_update(asked: &SessionsUpdateRequest, session: &Session) -> Result<(Option<Id>, Settings), Problem> {
     let mut fields = Fields::default();
-    fields.id("request_id", &asked.request_id);
+    let id = fields.id("request_id", &asked.request_id);
     let mut settings = session.settings();
     let mask = asked.update_mask.as_ref().map_or(&[][..], |mask| mask.paths.as_slice());
     if mask.is_empty() {
@@ -124,7 +123,7 @@ pub fn admit_update(asked: &SessionsUpdateRequest, session: &Session) -> Result<
         }
     }
     fields.done()?;
-    Ok(settings)
+    Ok((id, settings))
 }
 
 fn update_expire_time(asked: &SessionsUpdateRequest, session: &Session, settings: &mut Settings, fields: &mut Fields) {
