@@ -181,6 +181,7 @@ impl ExecutionsService {
         // What the caller sent, before parts of it are taken out.
         let sent = Sha256::digest(spec.encode_to_vec());
         let mut job = admit(&mut spec, &host.store)?;
+        inputs::resolve(&mut job, host, principal).await?;
         inputs::take(&mut job, &host.spool, stream).await?;
         let digest = digest(&sent, &job);
         let execution = Execution::new(&job, spec, digest, Arc::clone(principal), None);
@@ -207,6 +208,7 @@ impl ExecutionsService {
             .spec
             .ok_or_else(|| wrong_field("spec", Reason::MissingValue, "says what is to be run"))?;
         let mut job = admit_within(&mut spec, &session)?;
+        inputs::resolve(&mut job, host, principal).await?;
         inputs::take(&mut job, &host.spool, &mut tokio_stream::empty()).await?;
         let digest = digest(&sent, &job);
         let execution = Execution::new(&job, spec, digest, Arc::clone(principal), Some(session));

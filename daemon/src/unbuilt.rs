@@ -1,7 +1,6 @@
 //! The part of the API that this version doesn't do yet: complete, so that clients can be written, and plain about it.
 
 use brig_proto::v1;
-use tonic::Streaming;
 use tonic::codegen::BoxStream;
 
 /// Answers every call of the services that are not built.
@@ -35,15 +34,6 @@ impl v1::contexts_server::Contexts for Unbuilt {
         list(v1::ContextsListRequest) -> v1::ContextsListResponse, "Contexts.List";
         reset(v1::ContextsResetRequest) -> v1::ContextsResetResponse, "Contexts.Reset";
         close(v1::ContextsCloseRequest) -> v1::ContextsCloseResponse, "Contexts.Close";
-    }
-}
-
-impl v1::inputs_server::Inputs for Unbuilt {
-    unbuilt! {
-        create(Streaming<v1::InputsCreateRequest>) -> v1::InputsCreateResponse, "Inputs.Create";
-        get(v1::InputsGetRequest) -> v1::InputsGetResponse, "Inputs.Get";
-        list(v1::InputsListRequest) -> v1::InputsListResponse, "Inputs.List";
-        delete(v1::InputsDeleteRequest) -> v1::InputsDeleteResponse, "Inputs.Delete";
     }
 }
 

@@ -62,7 +62,7 @@ impl Reason {
             | Self::FileChanged
             | Self::HostCannotEnforce
             | Self::Configuration => Code::FailedPrecondition,
-            Self::SessionQuota | Self::QueueFull | Self::StorageQuota | Self::DiskFull | Self::FileQuota => {
+            Self::SessionQuota | Self::QueueFull | Self::StorageQuota | Self::DiskFull | Self::FileQuota | Self::StorageFull => {
                 Code::ResourceExhausted
             }
             Self::HostBusy | Self::Draining | Self::JailerGone | Self::LedgerUnavailable => Code::Unavailable,
