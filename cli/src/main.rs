@@ -11,6 +11,7 @@ mod failure;
 mod files;
 mod follow;
 mod identity;
+mod input;
 mod options;
 mod output;
 mod policy;
@@ -47,6 +48,7 @@ fn main() -> ExitCode {
         Command::Get(options) => files::get(options, &mut screen),
         Command::Ls(options) => files::ls(options, &mut screen),
         Command::Watch(options) => files::watch(options, &mut screen),
+        Command::Input(command) => input::input(command, &mut screen),
         Command::Session(command) => session::session(command, &mut screen),
         Command::Execution(command) => execution::execution(command, &mut screen),
         Command::Doctor(options) => doctor::doctor(options, &mut screen),
