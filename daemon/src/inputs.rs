@@ -225,7 +225,12 @@ impl Shared {
         for path in files.values() {
             remove(path);
         }
-        info!(expired, incoming = incoming.len(), without_record = files.len(), "inputs opened");
+        info!(
+            expired,
+            incoming = incoming.len(),
+            without_record = files.len(),
+            "inputs opened"
+        );
         Ok(())
     }
 

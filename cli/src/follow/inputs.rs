@@ -214,10 +214,7 @@ mod tests {
         }
         let directory = tempfile::tempdir().unwrap();
         std::fs::write(directory.path().join("input:i1"), "x").unwrap();
-        assert_eq!(
-            opened(directory.path(), "./input:i1"),
-            Ok(("input:i1".to_owned(), 1))
-        );
+        assert_eq!(opened(directory.path(), "./input:i1"), Ok(("input:i1".to_owned(), 1)));
     }
 
     #[test]

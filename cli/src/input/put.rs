@@ -123,7 +123,10 @@ fn open(options: &PutOptions) -> Result<(Box<dyn Read + Send>, InputSpec), Failu
         let file = File::open(&options.file).map_err(failed)?;
         let metadata = file.metadata().map_err(failed)?;
         if metadata.is_dir() {
-            let message = format!("{}: is a directory; put it into an archive first", options.file.display());
+            let message = format!(
+                "{}: is a directory; put it into an archive first",
+                options.file.display()
+            );
             return Err(Failure::usage("FILE", message));
         }
         let own = options.file.file_name().map(|name| name.to_string_lossy().into_owned());

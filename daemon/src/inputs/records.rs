@@ -164,9 +164,9 @@ impl Records {
 
     /// Looks a record up.
     pub(super) fn find(&self, tenant: &str, id: &Id, now: SystemTime) -> Result<Known, InputsError> {
-        let mut statement = self
-            .0
-            .prepare_cached("SELECT *, gone_ms IS NULL AND expire_ms > ?3 FROM inputs WHERE tenant = ?1 AND input = ?2")?;
+        let mut statement = self.0.prepare_cached(
+            "SELECT *, gone_ms IS NULL AND expire_ms > ?3 FROM inputs WHERE tenant = ?1 AND input = ?2",
+        )?;
         let found = statement.query_row(params![tenant, id.as_str(), to_millis(now)], |row| {
             Ok((record(row)?, row.get::<_, bool>(17)?))
         });
@@ -232,9 +232,7 @@ impl Records {
                 "UPDATE inputs SET gone_ms = ?1 WHERE gone_ms IS NULL AND expire_ms <= ?1 \
                  RETURNING tenant, file, size_bytes",
             )?;
-            statement
-                .query_map([millis], left)?
-                .collect::<Result<Vec<_>, _>>()?
+            statement.query_map([millis], left)?.collect::<Result<Vec<_>, _>>()?
         };
         let old = millis.saturating_sub(i64::try_from(GONE.as_millis()).unwrap_or(i64::MAX));
         transaction

@@ -81,7 +81,12 @@ impl v1::inputs_server::Inputs for InputsService {
         fields.id("request_id", &asked.request_id);
         fields.done()?;
         let removed = match Id::parse(&asked.input_id) {
-            Ok(id) => self.0.inputs.remove(&principal.tenant, &id).await.map_err(Problem::from)?,
+            Ok(id) => self
+                .0
+                .inputs
+                .remove(&principal.tenant, &id)
+                .await
+                .map_err(Problem::from)?,
             Err(_) => Removed::Never,
         };
         match removed {

@@ -23,7 +23,10 @@ const PATIENCE: Duration = Duration::from_secs(60);
 ///
 /// What was asked for before is answered as it was then, whatever became of its records: nothing is looked up for it.
 pub async fn resolve(job: &mut Job, host: &Host, principal: &Principal) -> Result<(), Problem> {
-    if !job.inputs.iter().any(|input| matches!(input.content, Content::Named(_)))
+    if !job
+        .inputs
+        .iter()
+        .any(|input| matches!(input.content, Content::Named(_)))
         || host.registry.knows(principal, job.request.as_ref())
     {
         return Ok(());
