@@ -38,6 +38,7 @@ const FEATURES: &[&str] = &[
     "inputs",
     "interrupt",
     "signal",
+    "contexts",
 ];
 
 /// What all executions of this daemon share.

@@ -1,5 +1,6 @@
 //! What `brig run` asks for.
 
+use brig_proto::v1::execution_spec::Work as SpecWork;
 use brig_proto::v1::execution_spec::Work as WorkMessage;
 use brig_proto::v1::{Code, ExecutionSpec, ExpectedOutput, SessionsCreateRequest, WantArtifacts};
 
@@ -28,9 +29,16 @@ pub(crate) fn in_session(
     stdin: Vec<u8>,
     inputs: &[Input],
 ) -> Result<ExecutionSpec, Failure> {
+    let mut job = job(options, work, stdin);
+    if let Some(SpecWork::Code(code)) = &mut job.work
+        && options.place.context.is_some()
+    {
+        // Tracebacks of a context count its pieces of code.
+        code.filename.clear();
+    }
     Ok(ExecutionSpec {
         inputs: inputs.iter().map(Input::inline).collect::<Result<_, _>>()?,
-        ..job(options, work, stdin)
+        ..job
     })
 }
 
