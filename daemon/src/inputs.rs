@@ -36,7 +36,7 @@ use records::{Asked, Known, Left, Records};
 use room::Room;
 pub use service::InputsService;
 pub(crate) use service::not_found;
-use turns::Turns;
+use turns::{Turn, Turns};
 
 /// Time between two looks for what has expired.
 const SWEEP: Duration = Duration::from_secs(5);
@@ -174,8 +174,15 @@ impl Inputs {
     }
 
     /// Gives a file that is on the disk its place, and enters its record.
-    async fn enter(&self, mut settled: Settled, record: Record, asked: Asked) -> Result<Record, InputsError> {
+    async fn enter(
+        &self,
+        mut settled: Settled,
+        record: Record,
+        asked: Asked,
+        turn: Option<Turn>,
+    ) -> Result<Record, InputsError> {
         self.blocking(move |shared| {
+            let _turn = turn;
             settled.rename(&shared.place(&record.file))?;
             shared.records().insert(&record, &asked)?;
             settled.keep();

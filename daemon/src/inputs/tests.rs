@@ -348,7 +348,7 @@ async fn what_has_expired_is_not_found_and_then_swept() {
     assert!(rig.inputs.bytes(&record).await.unwrap().is_none());
     assert_eq!(rig.files().len(), 2, "nobody has swept");
     rig.inputs.shared.expire().unwrap();
-    assert_eq!(rig.files(), [stays.file.clone()]);
+    assert_eq!(rig.files(), std::slice::from_ref(&stays.file));
     let left = Amount {
         files: 1,
         bytes: 1,
@@ -375,7 +375,7 @@ async fn a_start_finds_what_was_stored_and_sweeps_what_was_not() {
     std::fs::write(at("files").join(&torn.file), "a").unwrap();
     std::fs::remove_file(at("files").join(&lost.file)).unwrap();
     let again = rig.again();
-    assert_eq!(rig.files(), [good.file.clone()]);
+    assert_eq!(rig.files(), std::slice::from_ref(&good.file));
     assert_eq!(again.find("default", &good.id).await.unwrap(), Some(good));
     for gone in [torn, lost] {
         assert_eq!(again.find("default", &gone.id).await.unwrap(), None);

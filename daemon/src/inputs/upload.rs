@@ -15,6 +15,7 @@ use tonic::Status;
 
 use super::draft::Settled;
 use super::records::{to_millis, to_time};
+use super::turns::Turn;
 use super::{Asked, Inputs, InputsError, Known, Record, new_name};
 use crate::config::InputLimits;
 use crate::names;
@@ -61,21 +62,36 @@ pub(super) async fn upload(
     let deadline = Instant::now() + UPLOAD;
     let tenant = &principal.tenant;
     let work = async {
-        let Some(request) = &wanted.asked.request else {
-            return store(inputs, principal, &wanted, stream).await;
+        let mut turn = None;
+        if let Some(request) = &wanted.asked.request {
+            turn = Some(inputs.shared.turns.take(tenant, request, wanted.asked.digest).await?);
+            if let Some(known) = inputs.made_by(tenant, request).await? {
+                return repeat(known, &wanted, request, stream).await;
+            }
+        }
+        let (id, settled) = tokio::select! {
+            received = receive(inputs, tenant, &wanted, stream) => received?,
+            () = replaced(turn.as_ref()) => return Err(Problem::Stream("the same request came again".to_owned())),
         };
-        let turn = inputs.shared.turns.take(tenant, request, wanted.asked.digest).await?;
-        if let Some(known) = inputs.made_by(tenant, request).await? {
-            return repeat(known, &wanted, request, stream).await;
-        }
-        tokio::select! {
-            stored = store(inputs, principal, &wanted, stream) => stored,
-            () = turn.replaced.cancelled() => Err(Problem::Stream("the same request came again".to_owned())),
-        }
+        let record = record(principal, &wanted, id, &settled);
+        let id = record.id.clone();
+        // From here on nobody takes its turn until it is over, whether or not its caller waits.
+        let entered = inputs.enter(settled, record, wanted.asked.clone(), turn).await;
+        entered.map_err(|error| match error {
+            InputsError::Taken => taken(&id),
+            error => error.into(),
+        })
     };
     timeout_at(deadline, work)
         .await
         .unwrap_or_else(|_late| Err(Problem::Stream("the upload took more than an hour".to_owned())))
+}
+
+async fn replaced(turn: Option<&Turn>) {
+    match turn {
+        Some(turn) => turn.replaced.cancelled().await,
+        None => std::future::pending().await,
+    }
 }
 
 fn check(spec: InputSpec, limits: InputLimits) -> Result<Wanted, Problem> {
@@ -121,30 +137,25 @@ fn check(spec: InputSpec, limits: InputLimits) -> Result<Wanted, Problem> {
     })
 }
 
-/// Takes the content and enters its record.
-async fn store(
+/// Takes the content, all of which is on the disk then.
+async fn receive(
     inputs: &Inputs,
-    principal: &Principal,
+    tenant: &str,
     wanted: &Wanted,
     stream: &mut (impl Messages + Unpin),
-) -> Result<Record, Problem> {
+) -> Result<(Id, Settled), Problem> {
     let id = wanted.id.clone().unwrap_or_else(|| new_id('i'));
-    if !matches!(inputs.known(&principal.tenant, &id).await?, Known::Never) {
+    if !matches!(inputs.known(tenant, &id).await?, Known::Never) {
         return Err(taken(&id));
     }
     let announced = wanted.spec.size_bytes;
-    let mut draft = inputs.begin(&principal.tenant, announced).await?;
+    let mut draft = inputs.begin(tenant, announced).await?;
     while let Some(data) = next_data(stream).await? {
         draft.write(data).await.map_err(|error| too_large(error, announced))?;
     }
     let settled = draft.settle().await?;
     compare(wanted, &settled)?;
-    let record = record(principal, wanted, id, &settled);
-    let entered = inputs.enter(settled, record.clone(), wanted.asked.clone()).await;
-    entered.map_err(|error| match error {
-        InputsError::Taken => taken(&record.id),
-        error => error.into(),
-    })
+    Ok((id, settled))
 }
 
 fn record(principal: &Principal, wanted: &Wanted, id: Id, settled: &Settled) -> Record {

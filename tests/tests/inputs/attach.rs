@@ -1,7 +1,7 @@
 //! Records in executions.
 
-use brig_proto::v1::{ExecutionSpec, ExecutionState, InputFile, Limits, SessionsCreateRequest};
-use brig_tests::spec::{input, record, sh, with_limits};
+use brig_proto::v1::{ContextsCreateRequest, ExecutionSpec, ExecutionState, InputFile, Limits, SessionsCreateRequest};
+use brig_tests::spec::{input, record, sh, small, with_limits};
 use brig_tests::{Daemon, daemon, eventually, lanes, processes};
 
 use super::{bytes, delete, get, hex, put, spec};
@@ -56,8 +56,31 @@ fn one_record_goes_into_several_sessions_at_once() {
         };
         let outcome = outcome.expect_success();
         assert_eq!(outcome.stdout().trim(), stored.sha256);
-        assert_eq!(outcome.result.inputs, [given.clone()]);
+        assert_eq!(outcome.result.inputs, std::slice::from_ref(&given));
     });
+}
+
+#[test]
+fn code_in_a_context_gets_records_too() {
+    let daemon = daemon!();
+    keep(&daemon, "kept");
+    put(&daemon, spec("record"), b"abc").unwrap();
+    let context = ContextsCreateRequest {
+        session_id: "kept".to_owned(),
+        ..ContextsCreateRequest::default()
+    };
+    let context = daemon.context(context).unwrap().context_id;
+    let run = |source: &str, inputs| {
+        let spec = ExecutionSpec {
+            inputs,
+            ..in_session(small(source))
+        };
+        let live = daemon.execute_in("kept", &context, spec).unwrap();
+        live.finish().expect_success().stdout()
+    };
+    run("file = open('record.bin')", vec![record("", "record")]);
+    delete(&daemon, "record").unwrap();
+    assert_eq!(run("print(file.read())", Vec::new()), "abc\n");
 }
 
 #[test]

@@ -165,7 +165,7 @@ fn what_expires_is_not_found_and_its_bytes_go() {
     put(&daemon, spec("long"), b"abc").unwrap();
     eventually("it expires", *brig_tests::DEADLINE, || match get(&daemon, "short") {
         Err(refused) if refused.reason == "INPUT_NOT_FOUND" => Ok(()),
-        other => Err(other),
+        other => Err(other.map(|input| input.expire_time)),
     });
     eventually("its bytes go", *brig_tests::DEADLINE, || match files(&daemon) {
         1 => Ok(()),
