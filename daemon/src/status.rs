@@ -17,6 +17,7 @@ use tonic_types::{ErrorDetails, FieldViolation, StatusExt};
 
 use crate::artifacts::SpoolError;
 use crate::config::Role;
+use crate::inputs::InputsError;
 use crate::jailer::JailerError;
 use crate::ledger::LedgerError;
 use crate::principal::Peer;
@@ -117,6 +118,9 @@ pub enum Problem {
     /// Files on their way in or out have no place.
     #[error("{0}")]
     Spool(#[from] SpoolError),
+    /// An input record was not stored, or can't be read.
+    #[error("{0}")]
+    Inputs(InputsError),
     /// Files of the host's configuration are broken or gone.
     #[error("{0}")]
     Configuration(String),
@@ -231,6 +235,7 @@ impl Problem {
             Self::Jailer(_) => Reason::JailerGone,
             Self::Ledger(_) => Reason::LedgerUnavailable,
             Self::Spool(_) => Reason::StorageQuota,
+            Self::Inputs(error) => error.reason(),
             Self::Configuration(_) => Reason::Configuration,
             Self::Jail(Refusal::Busy(_)) => Reason::HostBusy,
             Self::Jail(Refusal::HostCannot(_)) => Reason::HostCannotEnforce,
@@ -310,6 +315,13 @@ impl Problem {
             }
             Self::NotRunning(execution, _) => {
                 details.add_precondition_failure_violation("EXECUTION", execution, self.to_string());
+            }
+            Self::Inputs(InputsError::Quota { key, .. }) => {
+                details.add_quota_failure_violation(format!("inputs.{key}"), self.to_string());
+            }
+            Self::Inputs(InputsError::Busy(_)) => {
+                details.add_quota_failure_violation("inputs.uploads", self.to_string());
+                details.set_retry_info(Some(RETRY));
             }
             Self::QueueFull(_) => {
                 details.add_quota_failure_violation("limits.queue", self.to_string());

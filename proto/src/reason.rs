@@ -67,7 +67,8 @@ impl Reason {
             | Self::QueueFull
             | Self::StorageQuota
             | Self::DiskFull
-            | Self::FileQuota => Code::ResourceExhausted,
+            | Self::FileQuota
+            | Self::StorageFull => Code::ResourceExhausted,
             Self::HostBusy | Self::Draining | Self::JailerGone | Self::LedgerUnavailable => Code::Unavailable,
             Self::StartTimeout | Self::FileTimeout => Code::DeadlineExceeded,
             Self::CallerGone => Code::Cancelled,

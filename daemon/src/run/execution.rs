@@ -466,7 +466,8 @@ fn input_files(job: &Job) -> Vec<InputFile> {
     let file = |input: &crate::run::admit::Input| {
         let (size_bytes, sha256) = match &input.content {
             Content::Stored(stored) => (stored.size(), hex(&stored.sha256())),
-            Content::Given(_) | Content::Streamed { .. } => (0, String::new()),
+            Content::Record(record) => (record.size, hex(&record.sha256)),
+            Content::Given(_) | Content::Streamed { .. } | Content::Named(_) => (0, String::new()),
         };
         InputFile {
             name: input.name.clone(),

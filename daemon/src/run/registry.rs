@@ -108,6 +108,14 @@ impl Registry {
         Ok(Entered::New)
     }
 
+    /// Whether a request of this tenant is known, with this payload or another.
+    pub fn knows(&self, principal: &Principal, request: Option<&Id>) -> bool {
+        let key = |request: &Id| (principal.tenant.clone(), request.clone());
+        let mut state = self.lock();
+        state.forget_old(Instant::now(), &self.most);
+        request.is_some_and(|request| state.requests.contains_key(&key(request)))
+    }
+
     /// Takes an execution out that was refused after all.
     pub fn withdraw(&self, execution: &Execution) {
         self.lock().remove(&execution.id);

@@ -22,6 +22,7 @@ use crate::run::admit::{Job, Work};
 use crate::run::collect::{Collection, collect};
 use crate::run::execution::{Execution, StopCause};
 use crate::run::finish::{Ended, conclude};
+use crate::run::inputs;
 use crate::run::kept::{Session, Use};
 use crate::run::life::{NotStarted, Times, finish, not_started, tell_clamped, wait, within, worth_collecting};
 use crate::run::pump::{Finish, Part, Told};
@@ -114,7 +115,10 @@ impl Running<'_> {
         };
         tell_clamped(execution, self.job);
         let mut workspace = Workspace::Kept(Arc::clone(session));
-        let preparing = prepare(self.job, &mut workspace);
+        let preparing = async {
+            let records = inputs::open(self.job, self.host).await?;
+            prepare(self.job, &records, &mut workspace).await
+        };
         let prepared = within(execution, deadline, self.job, "its inputs were being put", preparing).await;
         times.startup = accepted.elapsed() - times.queued;
         match prepared {
