@@ -37,6 +37,7 @@ impl v1::inputs_server::Inputs for InputsService {
             request: spec.request_id.clone(),
             origin: spec.origin.clone().unwrap_or_default(),
             policy: String::new(),
+            sha256: None,
         };
         let stored = upload::upload(&self.0.inputs, &principal, spec, &mut stream).await;
         match stored {
