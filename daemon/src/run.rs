@@ -9,6 +9,7 @@
 //! The jail is made for the execution and closed behind it ([`session`]), or is that of a session that is [`kept`].
 
 pub mod admit;
+pub mod clock;
 pub mod collect;
 pub mod execution;
 pub mod fields;

@@ -141,6 +141,7 @@ pub async fn run(
         // A jailer that is gone has ended them.
         Ending::HandOver | Ending::CloseSessions => close_sessions(&host).await,
     }
+    host.registry.watchers.end();
     stop.cancel();
     say_goodbye(serving).await;
     if let Err(error) = host.ledger.clone().close().await {

@@ -369,7 +369,7 @@ fn check_run_only(spec: &ExecutionSpec, fields: &mut Fields) {
     }
 }
 
-pub(super) fn check_labels(labels: &BTreeMap<String, String>, origin: Option<&Origin>, fields: &mut Fields) {
+pub fn check_labels(labels: &BTreeMap<String, String>, origin: Option<&Origin>, fields: &mut Fields) {
     fields.at_most("labels", labels.len(), sizes::LABELS_MAX);
     for (key, value) in labels {
         if key.is_empty() || key.len() > sizes::LABEL_KEY_MAX {

@@ -14,7 +14,9 @@ use super::executions::Execution;
 use super::held::{Ended, millis};
 use super::serve::Jailer;
 use super::uids::Block;
-use crate::api::{Cause, CloseReason, Enforced, Event, Held, Make, Quantities, Refusal, SESSION_MEMO_MAX};
+use crate::api::{
+    Cause, CloseReason, Enforced, Event, Held, Make, Quantities, Refusal, SESSION_MEMO_MAX, SessionUsage,
+};
 use crate::cgroup::{IoPlan, Leaf, SessionGroups};
 use crate::faults::{Point, point};
 use crate::ids::Id;
@@ -574,6 +576,16 @@ impl Session {
     pub(super) fn order(&self, message: &ToInit, fds: &[std::os::fd::BorrowedFd<'_>]) -> Result<(), SysError> {
         wire::send(self.control.as_fd(), message, fds)
             .map_err(|error| SysError::new("sendmsg(brig-init)", error.raw_os_error().unwrap_or(libc::EIO)))
+    }
+
+    /// What it uses now. Its file helper is none of its processes.
+    pub(super) fn usage(&self) -> Result<SessionUsage, SysError> {
+        let helper = self.helper.leaf.processes()?;
+        let usage = self.groups.usage()?;
+        Ok(SessionUsage {
+            processes: usage.processes.saturating_sub(helper),
+            ..usage
+        })
     }
 
     /// Its quota was read back when it was made.

@@ -8,7 +8,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use brig_jailer::api::{self, Event, Request};
-use tokio::time::Instant;
 use tracing::{info, warn};
 
 use super::helper::Inbox;
@@ -18,6 +17,7 @@ use crate::host::Host;
 use crate::jailer::{Held, HeldExecution, Jail, Process};
 use crate::ledger::{LedgerError, OpenEnds};
 use crate::run::admit::Conditions;
+use crate::run::clock::Clock;
 use crate::run::execution::{Execution, NotRestored};
 use crate::run::kept::{execution, life};
 use crate::run::life::{Running, Times, call_off};
@@ -33,7 +33,7 @@ enum Next {
     Execution(Arc<Execution>, Box<(Conditions, Running)>, Use),
     /// It was recorded before that it is over, or that it is lost.
     Close(Jail),
-    CallOff(Process),
+    CallOff(Process, Clock),
     Forget(Process),
 }
 
@@ -134,7 +134,7 @@ impl Adoption<'_> {
                 warn!(session = %told.session, execution = %told.execution, %error, "execution not adopted");
                 match told.end {
                     Some(_) => Next::Forget(process),
-                    None => Next::CallOff(process),
+                    None => Next::CallOff(process, session.clock.clone()),
                 }
             }
         };
@@ -209,7 +209,6 @@ fn running(
     } else {
         timeout.saturating_sub(left)
     };
-    let now = Instant::now();
     Running {
         process,
         workspace: Workspace::Kept(Arc::clone(session)),
@@ -224,7 +223,7 @@ fn running(
             held: true,
             end: told.end,
         },
-        start: now.checked_sub(ran).unwrap_or(now),
+        start: session.clock.mark().before(ran),
         times: Times {
             queued: outline.queued,
             startup: outline.startup,
@@ -252,9 +251,9 @@ impl Next {
                 host.spawn_kept(task);
             }
             Self::Close(jail) => host.spawn_kept(close(jail)),
-            Self::CallOff(process) => host.spawn_kept(async move {
+            Self::CallOff(process, clock) => host.spawn_kept(async move {
                 process.kill().await;
-                call_off(process).await;
+                call_off(process, &clock).await;
             }),
             Self::Forget(process) => host.spawn_kept(async move { process.forget().await }),
         }
