@@ -28,7 +28,7 @@ fn usage_is_shown_while_the_session_lives() {
     assert!(Duration::try_from(usage.cpu_time.unwrap()).unwrap() > Duration::ZERO);
     assert_eq!((usage.executions, usage.contexts), (1, 0));
     let shown = daemon.brig(&["session", "show", "mine"]).expect(0);
-    assert!(shown.stdout.contains(" processes, "), "{}", shown.stdout);
+    assert!(shown.text().contains(" processes, "), "{}", shown.text());
     daemon.cancel("running");
     running.live.finish();
     kept.pause("mine");
