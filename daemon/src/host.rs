@@ -39,6 +39,7 @@ const FEATURES: &[&str] = &[
     "files",
     "interrupt",
     "signal",
+    "contexts",
 ];
 
 /// What all executions of this daemon share.

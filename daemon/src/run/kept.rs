@@ -35,6 +35,7 @@ use crate::jailer::Jailer;
 use crate::principal::Principal;
 use crate::run::admit::{ArtifactLimits, Image, Times};
 use crate::run::clock::Clock;
+use crate::run::context::Contexts;
 use crate::run::execution::{effective_limits, span};
 use crate::run::report;
 use crate::status::Problem;
@@ -72,6 +73,7 @@ pub struct Session {
     pub clock: Clock,
     pub helper: Helper,
     pub files: FileCalls,
+    pub contexts: Contexts,
     state: Mutex<State>,
     changes: watch::Sender<()>,
     /// Who is told of changes, from the moment on that it is accepted.

@@ -68,7 +68,7 @@ pub struct Running {
 }
 
 /// Why the code did not start.
-enum NotStarted {
+pub(in crate::run) enum NotStarted {
     Stopped(StopCause),
     Failed(Problem),
     /// Nobody can tell whether it ran.
@@ -155,7 +155,7 @@ pub async fn call_off(mut process: Process, clock: &Clock) {
     }
 }
 
-async fn wait(place: Place) -> Result<Permit, Problem> {
+pub(in crate::run) async fn wait(place: Place) -> Result<Permit, Problem> {
     match place {
         Place::Now(permit) => Ok(permit),
         Place::Later(ticket) => Ok(ticket.wait().await),
@@ -163,7 +163,7 @@ async fn wait(place: Place) -> Result<Permit, Problem> {
 }
 
 /// Bounds a part of the start by `start_timeout` and by whoever wants the execution to stop.
-async fn within<T>(
+pub(in crate::run) async fn within<T>(
     execution: &Execution,
     accepted: Mark,
     job: &Job,
@@ -279,14 +279,14 @@ pub async fn to_end(host: &Host, execution: &Arc<Execution>, conditions: &Condit
 }
 
 /// Asks what a session that stays uses after the end; what can't be told at once is left out.
-async fn counted(host: &Host, execution: &Execution) -> Option<SessionUsage> {
+pub(in crate::run) async fn counted(host: &Host, execution: &Execution) -> Option<SessionUsage> {
     let session = execution.kept.as_ref()?;
     let asked = tokio::time::timeout(COUNT, host.jailer.usage(session.id.clone()));
     asked.await.ok()?.ok()?
 }
 
 /// After the end nobody of the session is left to ask, or nobody is there to hear.
-fn worth_collecting(execution: &Execution, ended: Ended) -> bool {
+pub(in crate::run) fn worth_collecting(execution: &Execution, ended: Ended) -> bool {
     let is_up = execution.kept.as_ref().is_none_or(|session| session.is_up());
     matches!(ended, Ended::Told(_)) && is_up && execution.stop.cause() != Some(StopCause::ClientGone)
 }
@@ -311,7 +311,7 @@ fn given(job: &mut Job) -> Given {
     Given { stdin, kernel }
 }
 
-fn tell_clamped(execution: &Execution, job: &Job) {
+pub(in crate::run) fn tell_clamped(execution: &Execution, job: &Job) {
     for clamped in &job.clamped {
         let message = format!(
             "{}: {} is above the maximum of the policy, {} holds",
@@ -322,7 +322,7 @@ fn tell_clamped(execution: &Execution, job: &Job) {
 }
 
 /// Records and tells the end of an execution that started.
-async fn finish(host: &Host, mut report: Report<'_>, recorded: bool) {
+pub(in crate::run) async fn finish(host: &Host, mut report: Report<'_>, recorded: bool) {
     let mut result = report.result();
     if !recorded && let Err(error) = host.ledger.finish(report.record(&result)).await {
         error!(%error, "ledger finish failed");
@@ -340,7 +340,7 @@ async fn finish(host: &Host, mut report: Report<'_>, recorded: bool) {
 }
 
 /// Records and tells the end of an execution whose code never started.
-async fn not_started(host: &Host, execution: &Arc<Execution>, why: NotStarted, times: Times) {
+pub(in crate::run) async fn not_started(host: &Host, execution: &Arc<Execution>, why: NotStarted, times: Times) {
     let conclusion = match &why {
         NotStarted::Stopped(cause) => stopped_early(*cause),
         NotStarted::Failed(problem) => report::not_started(problem),

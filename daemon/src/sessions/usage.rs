@@ -30,7 +30,7 @@ pub(super) async fn usage(jailer: &Jailer, session: &Arc<Session>) -> Option<v1:
         processes: counted.processes,
         disk_bytes: space.used_bytes,
         inodes: space.used_inodes,
-        contexts: 0,
+        contexts: u32::try_from(session.contexts.living()).unwrap_or(u32::MAX),
         executions: u32::try_from(session.executions()).unwrap_or(u32::MAX),
     })
 }

@@ -18,6 +18,7 @@ use crate::run::admit::{
     find, new_id,
 };
 use crate::run::clock::Clock;
+use crate::run::context::Contexts;
 use crate::run::fields::{Fields, millis};
 use crate::run::report;
 use crate::run::store::Store;
@@ -90,6 +91,7 @@ pub fn admit(
         limits,
         helper,
         files: FileCalls::default(),
+        contexts: Contexts::default(),
         state: Mutex::new(settings.state()),
         changes: watch::Sender::new(()),
         watchers: OnceLock::new(),

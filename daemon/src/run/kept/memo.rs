@@ -29,6 +29,7 @@ use super::{Session, Settings, State};
 use crate::principal::Principal;
 use crate::run::admit::{ArtifactLimits, Image, Times};
 use crate::run::clock::Clock;
+use crate::run::context::Contexts;
 use crate::run::execution::StopCause;
 use crate::status::{FieldProblem, Problem};
 
@@ -265,6 +266,7 @@ impl Session {
             helper,
             // What was handed out before the restart has to be handed out again.
             files: FileCalls::default(),
+            contexts: Contexts::default(),
             state: Mutex::new(state),
             changes: watch::Sender::new(()),
             watchers: OnceLock::new(),
@@ -345,6 +347,7 @@ pub(super) mod tests {
             clock: Clock::default(),
             helper: Helper::new().0,
             files: FileCalls::default(),
+            contexts: Contexts::default(),
             state: Mutex::new(settings.state()),
             changes: watch::Sender::new(()),
             watchers: OnceLock::new(),
