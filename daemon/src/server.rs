@@ -150,6 +150,7 @@ pub async fn run(
         // A jailer that is gone has ended them.
         Ending::HandOver | Ending::CloseSessions => close_sessions(&host).await,
     }
+    host.registry.watchers.end();
     stop.cancel();
     sweeping.abort();
     say_goodbye(serving).await;

@@ -74,6 +74,12 @@ pub enum Problem {
     /// The session is over, or about to be.
     #[error("session {0:?} is closed")]
     SessionClosed(String),
+    /// The session is paused, or about to be.
+    #[error("session {0:?} is paused; Sessions.Resume lets it run again")]
+    SessionPaused(String),
+    /// There is nothing to resume.
+    #[error("session {0:?} is not paused")]
+    SessionNotPaused(String),
     /// The execution can't be told anything.
     #[error("execution {0:?} {1}")]
     NotRunning(String, &'static str),
@@ -96,6 +102,9 @@ pub enum Problem {
     /// Too much goes on with the files of a session.
     #[error("session {0:?}: {1} {2}, which is as many as may")]
     FileQuota(String, usize, &'static str),
+    /// Too many calls watch sessions.
+    #[error("{0} calls of the tenant watch sessions already; no more may, or those of all tenants are as many as may")]
+    WatchQuota(usize),
     /// The code did not start in time.
     #[error("the code did not start within {0} ms: {1}")]
     StartTimeout(u64, &'static str),
@@ -223,12 +232,15 @@ impl Problem {
             Self::ContextQuota(..) => Reason::ContextQuota,
             Self::SessionQuota(_) => Reason::SessionQuota,
             Self::SessionClosed(_) => Reason::SessionClosed,
+            Self::SessionPaused(_) | Self::Jail(Refusal::Paused) => Reason::SessionPaused,
+            Self::SessionNotPaused(_) => Reason::SessionNotPaused,
             Self::NotRunning(..) => Reason::ExecutionNotRunning,
             Self::DiskFull(_) => Reason::DiskFull,
             Self::File { failure, .. } => file_reason(failure.errno),
             Self::DownloadForbidden(_) => Reason::DownloadForbidden,
             Self::OutOfRange { .. } => Reason::OffsetOutOfRange,
             Self::FileQuota(..) => Reason::FileQuota,
+            Self::WatchQuota(_) => Reason::WatchQuota,
             Self::StartTimeout(..) => Reason::StartTimeout,
             Self::CallerGone => Reason::CallerGone,
             Self::Draining => Reason::Draining,
@@ -296,6 +308,10 @@ impl Problem {
                 details.add_quota_failure_violation(format!("session {session}"), self.to_string());
                 details.set_retry_info(Some(RETRY));
             }
+            Self::WatchQuota(_) => {
+                details.add_quota_failure_violation("watches of sessions", self.to_string());
+                details.set_retry_info(Some(RETRY));
+            }
             Self::SessionQuota(_) => {
                 details.add_quota_failure_violation("limits.sessions", self.to_string());
             }
@@ -310,7 +326,7 @@ impl Problem {
             Self::ContextQuota(session, _) => {
                 details.add_quota_failure_violation(format!("session {session}"), self.to_string());
             }
-            Self::SessionClosed(session) => {
+            Self::SessionClosed(session) | Self::SessionPaused(session) | Self::SessionNotPaused(session) => {
                 details.add_precondition_failure_violation("SESSION", session, self.to_string());
             }
             Self::NotRunning(execution, _) => {

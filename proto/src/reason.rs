@@ -68,7 +68,8 @@ impl Reason {
             | Self::StorageQuota
             | Self::DiskFull
             | Self::FileQuota
-            | Self::StorageFull => Code::ResourceExhausted,
+            | Self::StorageFull
+            | Self::WatchQuota => Code::ResourceExhausted,
             Self::HostBusy | Self::Draining | Self::JailerGone | Self::LedgerUnavailable => Code::Unavailable,
             Self::StartTimeout | Self::FileTimeout => Code::DeadlineExceeded,
             Self::CallerGone => Code::Cancelled,

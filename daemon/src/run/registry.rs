@@ -13,6 +13,7 @@ use crate::config::Role;
 use crate::principal::Principal;
 use crate::run::execution::Execution;
 use crate::run::kept::Session;
+use crate::run::kept::watchers::Watchers;
 use crate::run::log::Held;
 use crate::status::Problem;
 
@@ -36,6 +37,8 @@ pub struct Registry {
     /// How much those that ended may take up together; the oldest are forgotten before it is more.
     most: Held,
     state: Mutex<State>,
+    /// Who watches the sessions.
+    pub watchers: Arc<Watchers>,
 }
 
 #[derive(Debug, Default)]
@@ -80,8 +83,11 @@ pub enum Entered<T> {
 impl Registry {
     /// Makes an empty registry; those that ended may take up `most` together.
     pub fn new(most: Held) -> Self {
-        let state = Mutex::default();
-        Self { most, state }
+        Self {
+            most,
+            state: Mutex::default(),
+            watchers: Arc::default(),
+        }
     }
 
     /// Enters an execution, unless the same request made one before.

@@ -100,14 +100,27 @@ pub async fn start(
             let (enforced, files) = make(&host.jailer, one_shot(job), jail).await?;
             (Workspace::Own(files), enforced)
         }
-        Home::Kept(session) => (Workspace::Kept(Arc::clone(session)), session.enforced()),
+        Home::Kept(session) => {
+            session.runs().await?;
+            (Workspace::Kept(Arc::clone(session)), session.enforced())
+        }
     };
     let since = prepare(job, &records, &mut workspace).await?;
     drop(records);
     point(Point::DaemonInputsPut);
-    let process = slot.insert(host.jailer.spawn(order(job, memo)).await?);
-    point(Point::DaemonSpawnSent);
-    let (pid, pipes, kept) = started(job, process).await.map_err(|problem| match &workspace {
+    let spawned = loop {
+        let process = slot.insert(host.jailer.spawn(order(job, memo.clone())).await?);
+        point(Point::DaemonSpawnSent);
+        match (started(job, process).await, &workspace) {
+            // Somebody paused it meanwhile, and nothing was started.
+            (Err(Problem::Jail(Refusal::Paused)), Workspace::Kept(session)) => {
+                *slot = None;
+                session.runs().await?;
+            }
+            (spawned, _) => break spawned,
+        }
+    };
+    let (pid, pipes, kept) = spawned.map_err(|problem| match &workspace {
         Workspace::Kept(session) if !session.is_up() || has_died(&host.jailer, &problem) => session.closed_problem(),
         Workspace::Own(_) if has_died(&host.jailer, &problem) => Problem::JailDied("starting the program"),
         _ => problem,

@@ -24,7 +24,7 @@ use crate::run::execution::{Execution, StopCause};
 use crate::run::finish::{Ended, conclude};
 use crate::run::inputs;
 use crate::run::kept::{Session, Use};
-use crate::run::life::{NotStarted, Times, finish, not_started, tell_clamped, wait, within, worth_collecting};
+use crate::run::life::{NotStarted, Times, counted, finish, not_started, tell_clamped, wait, within, worth_collecting};
 use crate::run::pump::{Finish, Part, Told};
 use crate::run::queue::{Permit, Place};
 use crate::run::report::{self, Report};
@@ -86,7 +86,8 @@ impl Running<'_> {
     async fn live(&mut self, mut turn: Turn, place: Option<Place>, session: &Arc<Session>) -> Option<Permit> {
         let execution = self.execution;
         info!(policy = %execution.policy, template = %execution.template, "execution accepted");
-        let accepted = Instant::now();
+        let clock = execution.clock();
+        let accepted = clock.mark();
         let mut times = Times::default();
         // Those before it in its context have limits of their own.
         let lease = tokio::select! {
@@ -95,17 +96,17 @@ impl Running<'_> {
             lease = turn.wait() => lease.map_err(NotStarted::Failed),
         };
         drop(turn);
-        let most = Duration::from_millis(self.job.limits.start_timeout_ms);
-        let deadline = Instant::now() + most;
+        // From here on it is its own start that takes time.
+        let turned = clock.mark();
         let permit = match &lease {
             Ok(_) => {
                 let place = place.map_or_else(|| self.host.queue.join(&execution.log), Ok);
                 let waiting = async { wait(place?).await };
-                within(execution, deadline, self.job, "it waited for a place", waiting).await
+                within(execution, turned, self.job, "it waited for a place", waiting).await
             }
             Err(_) => Err(NotStarted::Stopped(StopCause::Cancel)),
         };
-        times.queued = accepted.elapsed();
+        times.queued = clock.since(accepted);
         let (lease, permit) = match (lease, permit) {
             (Ok(lease), Ok(permit)) => (lease, permit),
             (Err(why), _) | (Ok(_), Err(why)) => {
@@ -116,11 +117,12 @@ impl Running<'_> {
         tell_clamped(execution, self.job);
         let mut workspace = Workspace::Kept(Arc::clone(session));
         let preparing = async {
+            session.runs().await?;
             let records = inputs::open(self.job, self.host).await?;
             prepare(self.job, &records, &mut workspace).await
         };
-        let prepared = within(execution, deadline, self.job, "its inputs were being put", preparing).await;
-        times.startup = accepted.elapsed() - times.queued;
+        let prepared = within(execution, turned, self.job, "its inputs were being put", preparing).await;
+        times.startup = clock.since(accepted).saturating_sub(times.queued);
         match prepared {
             Ok(since) => self.run_in(lease, workspace, since, times).await,
             Err(why) => not_started(self.host, execution, why, times).await,
@@ -152,7 +154,8 @@ impl Running<'_> {
             }
         };
         self.job.inputs.clear();
-        let (start, start_time) = (Instant::now(), SystemTime::now());
+        let clock = execution.clock();
+        let (start, start_time) = (clock.mark(), SystemTime::now());
         self.tell_start(&live, lease.context.begins(), start_time);
         // The next brigd is to know that it can't go on with it.
         lease.context.remember(&live.process).await;
@@ -164,7 +167,7 @@ impl Running<'_> {
             request,
         });
         let outcome = self.watch(&mut live).await;
-        times.ran = start.elapsed();
+        times.ran = clock.since(start);
         let ended = match outcome {
             Outcome::Done(done) => self.done(&mut lease, live, done).await,
             Outcome::Gone(ended) => {
@@ -179,14 +182,15 @@ impl Running<'_> {
         }
         let collecting = Instant::now();
         let collection = if worth_collecting(execution, ended) {
-            collect(
+            let collected = collect(
                 &mut workspace,
                 since,
                 &self.job.conditions,
                 &self.host.spool,
                 &execution.log,
-            )
-            .await
+            );
+            let (collection, counted) = tokio::join!(collected, counted(self.host, execution));
+            Collection { counted, ..collection }
         } else {
             Collection {
                 missing: self.job.expected.iter().map(|output| output.path.to_string()).collect(),
@@ -276,7 +280,8 @@ impl Running<'_> {
         let (execution, job) = (self.execution, &self.job);
         let idle = job.times.idle_ms.map(Duration::from_millis);
         let ends_at_limit = job.policy.limits.on_output_limit == OnOutputLimit::End;
-        let deadline = Instant::now() + Duration::from_millis(job.limits.timeout_ms) + SLACK;
+        let clock = execution.clock();
+        let (start, most) = (clock.mark(), Duration::from_millis(job.limits.timeout_ms) + SLACK);
         let mut asked: Option<Instant> = None;
         let mut signalled = false;
         let mut kill_at: Option<Instant> = None;
@@ -287,7 +292,13 @@ impl Running<'_> {
         loop {
             let signal_at = asked.filter(|_| !signalled).map(|asked| asked + INTERRUPT / 2);
             let given_up = killed.map(|killed| killed + KILL);
-            let next = given_up.or(kill_at).unwrap_or(deadline);
+            let next = async {
+                match given_up.or(kill_at) {
+                    // A kill ends what stands still too.
+                    Some(time) => sleep_until(time).await,
+                    None => clock.reached(start, most).await,
+                }
+            };
             tokio::select! {
                 message = live.process.next() => match message.map(|message| message.event) {
                     Some(Event::Ended { end, .. }) => return Outcome::Gone(Ended::Told(end)),
@@ -329,7 +340,7 @@ impl Running<'_> {
                     signalled = true;
                     live.process.signal(SIGINT).await;
                 }
-                () = sleep_until(next) => {
+                () = next => {
                     if killed.is_some() {
                         return Outcome::Gone(Ended::Unconfirmed);
                     }

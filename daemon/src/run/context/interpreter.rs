@@ -76,8 +76,12 @@ pub(super) async fn start(host: &Host, session: &Session, context: &Context) -> 
     let mut process = host.jailer.spawn(spawn).await?;
     let mut line = None;
     let starting = ready(host, session, context, &mut process, &mut line);
-    let started = tokio::time::timeout(Duration::from_millis(most), starting).await;
-    let started = started.unwrap_or(Err(Problem::StartTimeout(most, "its interpreter was being started")));
+    let started = tokio::select! {
+        started = starting => started,
+        () = session.clock.sleep(Duration::from_millis(most)) => {
+            Err(Problem::StartTimeout(most, "its interpreter was being started"))
+        }
+    };
     match (started, line) {
         (Ok(pid), Some(line)) => Ok(Live {
             process,

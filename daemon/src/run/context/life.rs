@@ -6,7 +6,7 @@
 use std::sync::Arc;
 use std::time::{Instant as StdInstant, SystemTime};
 
-use brig_jailer::api::{End, Event};
+use brig_jailer::api::{End, Event, Refusal};
 use brig_proto::v1::ContextState;
 use tokio::sync::oneshot;
 use tracing::{Instrument, debug, info, info_span, warn};
@@ -121,7 +121,8 @@ impl Owner {
             if self.reset().await {
                 continue;
             }
-            if let Some(wanted) = context.take_next() {
+            let is_pausing = session.is_pausing();
+            if !is_pausing && let Some(wanted) = context.take_next() {
                 self.lend(wanted).await;
                 continue;
             }
@@ -130,6 +131,8 @@ impl Owner {
                 _reason = session.told_to_end() => return,
                 // The sender lives as long as the context.
                 _ = changes.changed() => {}
+                // Its end is seen above.
+                _ = session.runs(), if is_pausing => {}
                 end = self.died() => {
                     self.lose(format!("it ended between two executions ({})", how(end)));
                     self.bury().await;
@@ -221,7 +224,7 @@ impl Owner {
     }
 
     async fn renew_if_gone(&mut self) {
-        let is_over = self.context.is_over() || self.session.is_over();
+        let is_over = self.context.is_over() || self.session.is_over() || self.session.is_pausing();
         if !self.lives() && !is_over && !self.context.is_reset_due() {
             // Where it fails, the next execution tries again and is told.
             let _ = self.renew().await;
@@ -239,13 +242,19 @@ impl Owner {
         self.interpreter = Interpreter::Ended(live.process);
         self.remember().await;
         if is_used {
-            let _ = self.renew().await;
+            self.renew_if_gone().await;
         }
     }
 
     /// Starts another interpreter.
     async fn renew(&mut self) -> Result<(), Problem> {
-        let started = start(&self.host, &self.session, &self.context).await;
+        let started = loop {
+            match start(&self.host, &self.session, &self.context).await {
+                // Somebody paused the session meanwhile, and nothing was started.
+                Err(Problem::Jail(Refusal::Paused)) if self.session.runs().await.is_ok() => {}
+                started => break started,
+            }
+        };
         let started = started.map_err(|problem| {
             if self.session.is_over() {
                 self.session.closed_problem()

@@ -38,7 +38,7 @@ impl Contexts {
                 reason: Reason::IdTaken,
             });
         }
-        let living = all.iter().filter(|known| !known.is_over()).count();
+        let living = living(&all);
         if living >= CONTEXTS_MAX {
             return Err(Problem::ContextQuota(context.session.to_string(), living));
         }
@@ -74,6 +74,11 @@ impl Contexts {
         })
     }
 
+    /// Counts those that are not over.
+    pub fn living(&self) -> usize {
+        living(&self.lock())
+    }
+
     /// All of them, newest first.
     pub fn list(&self) -> Vec<Arc<Context>> {
         self.lock().iter().rev().cloned().collect()
@@ -82,4 +87,8 @@ impl Contexts {
     fn lock(&self) -> MutexGuard<'_, Vec<Arc<Context>>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+fn living(all: &[Arc<Context>]) -> usize {
+    all.iter().filter(|known| !known.is_over()).count()
 }

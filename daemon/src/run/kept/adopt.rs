@@ -9,7 +9,6 @@ use std::time::Duration;
 
 use brig_jailer::api::{self, Event, Request};
 use brig_jailer::policy::Download;
-use tokio::time::Instant;
 use tracing::{info, warn};
 
 use super::files::{RELEASED_MAX, Released};
@@ -20,6 +19,7 @@ use crate::host::Host;
 use crate::jailer::{Held, HeldExecution, Jail, Process};
 use crate::ledger::{LedgerError, OpenEnds};
 use crate::run::admit::Conditions;
+use crate::run::clock::Clock;
 use crate::run::context;
 use crate::run::context::memo::ContextMemo;
 use crate::run::execution::{Execution, NotRestored};
@@ -39,7 +39,7 @@ enum Next {
     Execution(Arc<Execution>, Box<(Conditions, Running)>, Use),
     /// It was recorded before that it is over, or that it is lost.
     Close(Jail),
-    CallOff(Process),
+    CallOff(Process, Clock),
     Forget(Process),
 }
 
@@ -151,7 +151,7 @@ impl Adoption<'_> {
                 warn!(session = %told.session, execution = %told.execution, %error, "execution not adopted");
                 match told.end {
                     Some(_) => Next::Forget(process),
-                    None => Next::CallOff(process),
+                    None => Next::CallOff(process, session.clock.clone()),
                 }
             }
         };
@@ -237,7 +237,6 @@ fn running(
     } else {
         timeout.saturating_sub(left)
     };
-    let now = Instant::now();
     Running {
         process,
         workspace: Workspace::Kept(Arc::clone(session)),
@@ -252,7 +251,7 @@ fn running(
             held: true,
             end: told.end,
         },
-        start: now.checked_sub(ran).unwrap_or(now),
+        start: session.clock.mark().before(ran),
         times: Times {
             queued: outline.queued,
             startup: outline.startup,
@@ -288,9 +287,9 @@ impl Next {
                 host.spawn_kept(async move { context::interpreter::put_away(&of, *remains).await.forget().await });
             }
             Self::Close(jail) => host.spawn_kept(close(jail)),
-            Self::CallOff(process) => host.spawn_kept(async move {
+            Self::CallOff(process, clock) => host.spawn_kept(async move {
                 process.kill().await;
-                call_off(process).await;
+                call_off(process, &clock).await;
             }),
             Self::Forget(process) => host.spawn_kept(async move { process.forget().await }),
         }
