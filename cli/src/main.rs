@@ -11,6 +11,7 @@ mod failure;
 mod files;
 mod follow;
 mod identity;
+mod interact;
 mod options;
 mod output;
 mod policy;

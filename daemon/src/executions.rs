@@ -132,7 +132,7 @@ impl Executions for ExecutionsService {
         running(&execution)?;
         execution.signal(asked.signal);
         execution.remember(&self.0.jailer).await;
-        self.send_signal(&execution, signal).await?;
+        self.send_signal(&execution, signal, asked.group).await?;
         Ok(Response::new(v1::ExecutionsSignalResponse {}))
     }
 
@@ -152,14 +152,36 @@ impl Executions for ExecutionsService {
             execution.remember(&self.0.jailer).await;
             tokio::spawn(Arc::clone(&execution).end_interrupted());
         }
-        self.send_signal(&execution, SIGINT).await?;
+        self.send_signal(&execution, SIGINT, false).await?;
         Ok(Response::new(v1::ExecutionsInterruptResponse { state: state.into() }))
     }
 
+    async fn input(
+        &self,
+        request: Request<Streaming<v1::ExecutionsInputRequest>>,
+    ) -> Result<Response<v1::ExecutionsInputResponse>, Status> {
+        let principal = with_role(&request, Role::Runner)?;
+        input::input(&self.0, &principal, request.into_inner()).await
+    }
+
+    async fn close_input(
+        &self,
+        request: Request<v1::ExecutionsCloseInputRequest>,
+    ) -> Result<Response<v1::ExecutionsCloseInputResponse>, Status> {
+        let principal = with_role(&request, Role::Runner)?;
+        Ok(Response::new(input::close(&self.0, &principal, &request.into_inner())?))
+    }
+
+    async fn resize(
+        &self,
+        request: Request<v1::ExecutionsResizeRequest>,
+    ) -> Result<Response<v1::ExecutionsResizeResponse>, Status> {
+        let principal = with_role(&request, Role::Runner)?;
+        let answer = input::resize(&self.0, &principal, &request.into_inner()).await?;
+        Ok(Response::new(answer))
+    }
+
     unbuilt! {
-        input(Streaming<v1::ExecutionsInputRequest>) -> v1::ExecutionsInputResponse, "Executions.Input";
-        close_input(v1::ExecutionsCloseInputRequest) -> v1::ExecutionsCloseInputResponse, "Executions.CloseInput";
-        resize(v1::ExecutionsResizeRequest) -> v1::ExecutionsResizeResponse, "Executions.Resize";
         approve(v1::ExecutionsApproveRequest) -> v1::ExecutionsApproveResponse, "Executions.Approve";
         reject(v1::ExecutionsRejectRequest) -> v1::ExecutionsRejectResponse, "Executions.Reject";
     }
@@ -274,12 +296,12 @@ impl ExecutionsService {
         }
     }
 
-    async fn send_signal(&self, execution: &Execution, signal: i32) -> Result<(), Problem> {
+    async fn send_signal(&self, execution: &Execution, signal: i32, group: bool) -> Result<(), Problem> {
         let request = brig_jailer::api::Request::Signal {
             session: execution.session.clone(),
             execution: execution.id.clone(),
             signal,
-            group: false,
+            group,
         };
         Ok(self.0.jailer.ask(request).await?)
     }
@@ -441,5 +463,6 @@ fn matches(execution: &Execution, asked: &v1::ExecutionsListRequest) -> bool {
         && fits(&wanted.request, &has.request)
 }
 
+mod input;
 #[cfg(test)]
 mod tests;

@@ -36,6 +36,10 @@ const FEATURES: &[&str] = &[
     "files",
     "interrupt",
     "signal",
+    "signal.group",
+    "input",
+    "terminal",
+    "output.stream",
 ];
 
 /// What all executions of this daemon share.

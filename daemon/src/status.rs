@@ -86,6 +86,15 @@ pub enum Problem {
         asked: u64,
         there: u64,
     },
+    /// The program's input takes nothing more.
+    #[error("execution {0:?}: {1}")]
+    InputClosed(String, String),
+    /// There is no terminal to be resized.
+    #[error("execution {0:?} has no terminal")]
+    NoTerminal(String),
+    /// Events are asked for that are not kept any more: after which sequence, and the first one that is.
+    #[error("after_sequence: what follows {0} is gone; the first event that is kept is {1}")]
+    EventsGone(u64, u64),
     /// Too much goes on with the files of a session.
     #[error("session {0:?}: {1} {2}, which is as many as may")]
     FileQuota(String, usize, &'static str),
@@ -214,6 +223,9 @@ impl Problem {
             Self::File { failure, .. } => file_reason(failure.errno),
             Self::DownloadForbidden(_) => Reason::DownloadForbidden,
             Self::OutOfRange { .. } => Reason::OffsetOutOfRange,
+            Self::InputClosed(..) => Reason::InputClosed,
+            Self::NoTerminal(_) => Reason::NoTerminal,
+            Self::EventsGone(..) => Reason::EventsGone,
             Self::FileQuota(..) => Reason::FileQuota,
             Self::StartTimeout(..) => Reason::StartTimeout,
             Self::CallerGone => Reason::CallerGone,
@@ -255,6 +267,7 @@ impl Problem {
             Self::Fields(problems) => problems.first().map_or("", |problem| &problem.field),
             Self::File { field, .. } | Self::OutOfRange { field, .. } => field,
             Self::DownloadForbidden(_) => "path",
+            Self::EventsGone(..) => "after_sequence",
             _ => "",
         }
     }
@@ -273,7 +286,7 @@ impl Problem {
             Self::NotFound { kind, name, .. } | Self::Exists { kind, name, .. } => {
                 details.set_resource_info(*kind, name.clone(), "", self.to_string());
             }
-            Self::File { .. } | Self::OutOfRange { .. } | Self::DownloadForbidden(_) => {
+            Self::File { .. } | Self::OutOfRange { .. } | Self::DownloadForbidden(_) | Self::EventsGone(..) => {
                 details.set_bad_request(vec![FieldViolation::new(self.field(), self.to_string())]);
             }
             Self::FileQuota(session, ..) => {
@@ -290,7 +303,7 @@ impl Problem {
             Self::SessionClosed(session) => {
                 details.add_precondition_failure_violation("SESSION", session, self.to_string());
             }
-            Self::NotRunning(execution, _) => {
+            Self::NotRunning(execution, _) | Self::InputClosed(execution, _) | Self::NoTerminal(execution) => {
                 details.add_precondition_failure_violation("EXECUTION", execution, self.to_string());
             }
             Self::QueueFull(_) => {
@@ -325,6 +338,9 @@ impl Problem {
             }
             Self::OutOfRange { there, .. } => {
                 metadata.insert("offset".to_owned(), there.to_string());
+            }
+            Self::EventsGone(_, first) => {
+                metadata.insert("sequence".to_owned(), first.to_string());
             }
             _ => {}
         }

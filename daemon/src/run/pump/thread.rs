@@ -120,6 +120,15 @@ impl Pumps {
         let state = Mutex::default();
         let orders = Arc::new(Orders { state, wake });
         let (told, finish) = watch::channel(None);
+        let wakers = pipes.wakers().into_iter().chain([log.output().waker()]);
+        for waker in wakers {
+            waker.aim(
+                orders
+                    .wake
+                    .try_clone()
+                    .map_err(|source| Fault { call: "fcntl", source })?,
+            );
+        }
         let (pump, inputs) = Pump::new(Arc::clone(log), Arc::clone(policy), pipes, &past, patience)?;
         let thread = Thread {
             orders: Arc::clone(&orders),
