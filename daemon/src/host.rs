@@ -40,6 +40,7 @@ const FEATURES: &[&str] = &[
     "input",
     "terminal",
     "output.stream",
+    "contexts",
 ];
 
 /// What all executions of this daemon share.

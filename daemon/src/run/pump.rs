@@ -11,6 +11,7 @@
 
 mod ear;
 mod feed;
+mod line;
 mod tap;
 mod terminal;
 mod thread;
@@ -30,6 +31,7 @@ use crate::run::watch::Pipes;
 
 use ear::Ear;
 use feed::{Feed, Next, Way};
+pub use line::{Line, Part, Told};
 use tap::{Flow, Tap};
 use terminal::Frame;
 use thread::Orders;
