@@ -13,7 +13,7 @@ use serde_json::json;
 
 use crate::failure::Failure;
 use crate::follow::{self, Begin};
-use crate::interact::{self, Wiring};
+use crate::interact::{self, End, Wiring};
 use crate::options::{Format, JobOptions, OutputOptions};
 use crate::output::escape;
 use crate::output::screen::Screen;
@@ -26,6 +26,12 @@ pub(crate) const BRIG_FAILED: u8 = 125;
 const NOT_EXECUTABLE: u8 = 126;
 /// The program is not there.
 const NOT_FOUND: u8 = 127;
+
+/// More time than a policy gives; the daemon clamps it.
+const ALL_TIME: prost_types::Duration = prost_types::Duration {
+    seconds: 7 * 24 * 3600,
+    nanos: 0,
+};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -62,7 +68,7 @@ pub(crate) struct ExecOptions {
     interactive: bool,
 
     /// Gives the program a terminal, ours: its output is shown as it is. With -i, keys go to the program, but for Ctrl-P
-    /// Ctrl-Q, which leaves it running.
+    /// Ctrl-Q, which leaves it running; it then has as much time as the policy gives at most, unless --timeout says less.
     #[arg(short, long, conflicts_with = "stdin")]
     tty: bool,
 
@@ -108,7 +114,15 @@ fn follow(options: &ExecOptions, show: &mut dyn Show) -> u8 {
         .and_then(|begin| interact::follow(&begin, wiring, show));
     match end {
         // What was left runs on, as it was wanted.
-        Ok(end) => interact::show_end(&end, show).map_or(0, |document| code_of_end(&document)),
+        Ok(mut end) => {
+            if let End::Finished(outcome) = &mut end
+                && options.wants_all_time()
+            {
+                // Nobody has asked for it by name.
+                outcome.document.clamped.retain(|clamped| clamped.limit != "timeout_ms");
+            }
+            interact::show_end(&end, show).map_or(0, |document| code_of_end(&document))
+        }
         Err(failure) => refuse(&failure, show),
     }
 }
@@ -130,6 +144,13 @@ fn check_tty(options: &ExecOptions) -> Result<(), Failure> {
             format!("{none} is not a terminal; leave out -t to do without one"),
         )
     })
+}
+
+impl ExecOptions {
+    /// Whether somebody sits at a terminal and has named no end: it takes as long as the policy lets it.
+    fn wants_all_time(&self) -> bool {
+        self.interactive && self.tty && self.job.timeout.is_none()
+    }
 }
 
 fn detach(options: &ExecOptions, screen: &mut Screen) -> u8 {
@@ -176,11 +197,16 @@ fn begin(options: &ExecOptions) -> Result<Begin, Failure> {
     } else {
         OnDisconnect::Unspecified
     };
-    let spec = ExecutionSpec {
+    let mut spec = ExecutionSpec {
         on_disconnect: on_disconnect.into(),
         stdin_open: options.interactive,
         ..spec::job(&options.job, Work::Command(command), stdin)
     };
+    if options.wants_all_time()
+        && let Some(limits) = &mut spec.limits
+    {
+        limits.timeout = Some(ALL_TIME);
+    }
     Ok(Begin::Execute(Box::new(ExecuteRequest {
         session_id: options.session.clone(),
         spec: Some(spec),

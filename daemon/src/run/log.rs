@@ -599,6 +599,8 @@ impl Log {
             let mut log = self.lock();
             if after_sequence >= log.gone || after_sequence == 0 {
                 log.enter_reader(&mut follower);
+                // It may know all that is there.
+                follower.wake(&mut log);
             } else {
                 let first = log.gone + 1;
                 follower.gone = Some(Problem::EventsGone(after_sequence, first).status());

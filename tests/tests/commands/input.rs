@@ -37,7 +37,9 @@ fn pieces_come_in_order_whatever_is_repeated_and_a_gap_is_refused() {
     // Repeated it is harmless, and more is refused.
     let repeated = give(&daemon, vec![last]);
     if let Err(refused) = repeated {
-        assert_eq!(refused.reason, "EXECUTION_NOT_RUNNING");
+        // It has ended by now, or is about to.
+        let reasons = ["EXECUTION_NOT_RUNNING", "INPUT_CLOSED"];
+        assert!(reasons.contains(&refused.reason.as_str()), "{refused:?}");
     }
     let outcome = live.finish().expect_success();
     assert_eq!(outcome.stdout(), "zero one two three four\nend\n");

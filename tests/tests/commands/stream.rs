@@ -116,7 +116,7 @@ fn a_hundred_megabytes_go_in_and_come_out_the_same_and_brigd_holds_little() {
     // The result has the end alone, and says how much there was.
     let output = result.output.unwrap().stdout.unwrap();
     assert_eq!(
-        (output.bytes, output.dropped, output.truncated),
+        (output.written_bytes, output.dropped_bytes, output.truncated),
         (BYTES as u64, 0, true)
     );
     assert_eq!(result.stderr, b"over\n".as_slice());

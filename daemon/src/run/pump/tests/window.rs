@@ -111,6 +111,19 @@ async fn nobody_reads_and_the_program_waits_and_goes_on_with_a_reader() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn who_comes_and_knows_all_that_is_there_lets_the_program_go_on() {
+    let mut streamed = streamed();
+    let writer = write_blocks(streamed.guest.stdout.take().unwrap(), 3);
+    let there = settled(&streamed.log).await;
+    let mut follower = streamed.log.follow(streamed.log.progress().last_sequence, false);
+    read_until(&mut follower, there, 3 * MIB as u64).await;
+    tokio::task::spawn_blocking(|| writer.join().unwrap()).await.unwrap();
+    drop(streamed.guest);
+    let finish = streamed.handle.finish(Instant::now() + PATIENCE).await;
+    assert_eq!(finish, Finish::Whole);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_slowest_reader_counts_and_who_comes_back_misses_nothing() {
     let mut streamed = streamed();
     let writer = write_blocks(streamed.guest.stdout.take().unwrap(), 10);
