@@ -99,9 +99,13 @@ async fn talk(
 async fn type_until_left(client: ExecutionsClient<Channel>, id: String, begin: &Begin, wiring: Wiring) -> String {
     let is_attached = matches!(begin, Begin::Attach { .. });
     let typing = Typing::new(client, id.clone(), wiring.terminal);
+    if wiring.terminal && is_attached {
+        // Whoever had it before has another one. What is typed shall find it right.
+        typing.fit().await;
+    }
     let fitting = async {
         if wiring.terminal {
-            typing.fit(is_attached).await;
+            typing.keep_fitting().await;
         }
         std::future::pending::<()>().await;
     };

@@ -58,25 +58,22 @@ impl Typing {
         }
     }
 
-    /// Keeps the size of the terminal that of ours; `at_once` where it may be another one.
-    pub(super) async fn fit(&self, at_once: bool) {
-        let Ok(mut changes) = signal(SignalKind::window_change()) else {
-            return;
+    /// Gives the terminal the size of ours.
+    pub(super) async fn fit(&self) {
+        let request = ExecutionsResizeRequest {
+            request_id: random_id(),
+            execution_id: self.execution_id.clone(),
+            size: Some(super::size()),
         };
-        let mut is_due = at_once;
-        loop {
-            if is_due {
-                let request = ExecutionsResizeRequest {
-                    request_id: random_id(),
-                    execution_id: self.execution_id.clone(),
-                    size: Some(super::size()),
-                };
-                // A size that does not come through is mended by the next one.
-                let _ = self.client.clone().resize(request).await;
-            }
-            is_due = changes.recv().await.is_some();
-            if !is_due {
-                return;
+        // A size that does not come through is mended by the next one.
+        let _ = self.client.clone().resize(request).await;
+    }
+
+    /// Keeps its size that of ours.
+    pub(super) async fn keep_fitting(&self) {
+        if let Ok(mut changes) = signal(SignalKind::window_change()) {
+            while changes.recv().await.is_some() {
+                self.fit().await;
             }
         }
     }

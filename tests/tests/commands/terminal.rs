@@ -50,7 +50,7 @@ fn sizes_are_bounded_and_only_terminals_have_one() {
 #[test]
 fn keys_are_echoed_and_make_lines_signals_and_an_end() {
     let daemon = daemon!();
-    let script = "trap 'echo interrupted' INT; echo ready; read line; echo got $line; cat; echo end";
+    let script = "trap 'echo interrupted' INT; echo ready; until read line; do :; done; echo got $line; cat; echo end";
     let mut live = start(&daemon, "s1", at_terminal(script, 80, 24));
     live.until_written("ready\r\n");
     say(&daemon, "s1", "\x03");
