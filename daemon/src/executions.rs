@@ -256,6 +256,7 @@ impl ExecutionsService {
         }
         host.pumps.check()?;
         let mut job = admit(&mut spec, &host.store)?;
+        inputs::resolve(&mut job, host, principal).await?;
         inputs::take(&mut job, &host.spool, stream).await?;
         let sha256 = *turned.sha256.get_or_insert_with(|| digest(&sent, &job));
         let execution = Execution::new(&job, spec, sha256, Arc::clone(principal), None);
@@ -285,6 +286,7 @@ impl ExecutionsService {
             None => admit_within(&mut spec, &session)?,
             Some(context) => admit_in_context(&mut spec, &session, context.language)?,
         };
+        inputs::resolve(&mut job, host, principal).await?;
         inputs::take(&mut job, &host.spool, &mut tokio_stream::empty()).await?;
         let mut execution = Execution::new(&job, spec, sha256, Arc::clone(principal), Some(session));
         execution.seat = context.as_deref().map(Seat::new);

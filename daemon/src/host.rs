@@ -13,6 +13,7 @@ use tonic::{Request, Response, Status};
 use crate::artifacts::Spool;
 use crate::clients::Clients;
 use crate::config::{Config, Role};
+use crate::inputs::Inputs;
 use crate::jailer::Jailer;
 use crate::ledger::Ledger;
 use crate::principal::Principal;
@@ -33,8 +34,12 @@ const FEATURES: &[&str] = &[
     "artifacts.inline",
     "request_id",
     "sessions",
+    "sessions.pause",
+    "sessions.usage",
+    "sessions.watch",
     "execute",
     "files",
+    "inputs",
     "interrupt",
     "signal",
     "contexts",
@@ -48,6 +53,7 @@ pub struct Host {
     pub jailer: Jailer,
     pub ledger: Ledger,
     pub spool: Spool,
+    pub inputs: Inputs,
     pub store: Store,
     pub queue: Arc<Queue>,
     /// Who is connected, and as whom.
@@ -84,6 +90,7 @@ impl Host {
         } = prepared;
         self.store.replace(policies, templates);
         self.queue.resize(&config.limits);
+        self.inputs.resize(config.inputs);
         self.session_places.resize(config.limits.sessions);
         self.connections.resize(config.limits.connections);
         self.clients.replace(config.clients.clone());

@@ -11,6 +11,7 @@
 //! such a one, code can run in an interpreter that stays, a [`context`].
 
 pub mod admit;
+pub mod clock;
 pub mod collect;
 pub mod context;
 pub mod execution;

@@ -1,4 +1,8 @@
-//! The service Sessions, as far as it is built: Create, Get, List, Update, Close.
+//! The service Sessions, as far as it is built: all but Fork.
+
+mod pause;
+mod usage;
+mod watch;
 
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
@@ -69,9 +73,16 @@ impl Sessions for SessionsService {
     async fn get(&self, request: Request<v1::SessionsGetRequest>) -> Result<Response<v1::SessionsGetResponse>, Status> {
         let principal = principal(&request);
         let session = self.0.registry.session(&principal, &request.into_inner().session_id)?;
-        Ok(Response::new(v1::SessionsGetResponse {
-            session: Some(session.show()),
-        }))
+        let usage = if session.is_up() {
+            usage::usage(&self.0.jailer, &session).await
+        } else {
+            None
+        };
+        let shown = v1::Session {
+            usage,
+            ..session.show()
+        };
+        Ok(Response::new(v1::SessionsGetResponse { session: Some(shown) }))
     }
 
     async fn list(
@@ -108,6 +119,38 @@ impl Sessions for SessionsService {
         }))
     }
 
+    async fn pause(
+        &self,
+        request: Request<v1::SessionsPauseRequest>,
+    ) -> Result<Response<v1::SessionsPauseResponse>, Status> {
+        let principal = with_role(&request, Role::Runner)?;
+        let asked = request.into_inner();
+        let session = self.0.registry.session(&principal, &asked.session_id)?;
+        pause::pause(&self.0, &session, &asked.request_id, &asked, true).await?;
+        Ok(Response::new(v1::SessionsPauseResponse {
+            session: Some(session.show()),
+        }))
+    }
+
+    async fn resume(
+        &self,
+        request: Request<v1::SessionsResumeRequest>,
+    ) -> Result<Response<v1::SessionsResumeResponse>, Status> {
+        let principal = with_role(&request, Role::Runner)?;
+        let asked = request.into_inner();
+        let session = self.0.registry.session(&principal, &asked.session_id)?;
+        pause::pause(&self.0, &session, &asked.request_id, &asked, false).await?;
+        Ok(Response::new(v1::SessionsResumeResponse {
+            session: Some(session.show()),
+        }))
+    }
+
+    async fn watch(&self, request: Request<v1::SessionsWatchRequest>) -> Result<Response<Self::WatchStream>, Status> {
+        let principal = principal(&request);
+        let stream = watch::watch(&self.0, &principal, request.into_inner())?;
+        Ok(Response::new(stream))
+    }
+
     async fn close(
         &self,
         request: Request<v1::SessionsCloseRequest>,
@@ -131,10 +174,7 @@ impl Sessions for SessionsService {
     }
 
     unbuilt! {
-        pause(v1::SessionsPauseRequest) -> v1::SessionsPauseResponse, "Sessions.Pause";
-        resume(v1::SessionsResumeRequest) -> v1::SessionsResumeResponse, "Sessions.Resume";
         fork(v1::SessionsForkRequest) -> v1::SessionsForkResponse, "Sessions.Fork";
-        watch(v1::SessionsWatchRequest) -> Self::WatchStream, "Sessions.Watch";
     }
 }
 

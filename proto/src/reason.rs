@@ -67,7 +67,9 @@ impl Reason {
             | Self::QueueFull
             | Self::StorageQuota
             | Self::DiskFull
-            | Self::FileQuota => Code::ResourceExhausted,
+            | Self::FileQuota
+            | Self::StorageFull
+            | Self::WatchQuota => Code::ResourceExhausted,
             Self::HostBusy | Self::Draining | Self::JailerGone | Self::LedgerUnavailable => Code::Unavailable,
             Self::StartTimeout | Self::FileTimeout => Code::DeadlineExceeded,
             Self::CallerGone => Code::Cancelled,

@@ -278,6 +278,7 @@ impl<'r> Report<'r> {
             has_state: kept.is_some() && self.start_time.is_some() && seat.is_none_or(Seat::is_state_kept),
             start: start.into(),
             expire_time: kept.map(|session| session.settings().expire_time.into()),
+            left: kept.and(self.job).and_then(|job| self.collection.left(job)),
         }
     }
 }

@@ -81,7 +81,7 @@ pub(super) async fn upload(
 fn check(session: &Session, spec: &UploadSpec, fields: &mut Fields) -> Option<Asked> {
     let target = fields.keep(paths::target("path", &spec.path, &spec.raw_path, false));
     let mode = paths::mode(spec.mode.unwrap_or(0o644), fields);
-    let sha256 = paths::sha256("sha256", &spec.sha256, fields);
+    let sha256 = fields.sha256("sha256", &spec.sha256);
     let mtime = spec.modify_time.map(show::time);
     if mtime == Some(None) {
         fields.wrong("modify_time", Reason::InvalidValue, "is no time");

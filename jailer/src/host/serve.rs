@@ -230,7 +230,7 @@ impl Jailer {
             Timer::Start(id) => self.start_overdue(&id),
             Timer::Age(id) => self.close(&id, CloseReason::SessionAge),
             Timer::Deadline(id, execution) => self.deadline(&id, &execution),
-            Timer::Cpu(id, execution) => self.look_at_cpu_time(&id, &execution),
+            Timer::Cpu(id, execution) => self.cpu_look_due(&id, &execution),
             Timer::Helper(id) => self.helper_overdue(&id),
             Timer::Grace(client) => self.grace_over(client),
             Timer::Overdue(id, execution) => self.overdue(&id, &execution),
@@ -349,6 +349,8 @@ impl Jailer {
                 report.sessions = self.sessions.len() as u64;
                 self.tell(Event::Host(Box::new(report)), Vec::new());
             }
+            Request::Ping => self.tell(Event::Pong, Vec::new()),
+            Request::Usage { session } => self.tell_usage(session),
         }
     }
 

@@ -15,7 +15,7 @@ use super::executions::Execution;
 use super::held::{Ended, millis};
 use super::serve::Jailer;
 use super::uids::Block;
-use crate::api::{Cause, CloseReason, Enforced, Event, Held, Quantities, Refusal};
+use crate::api::{Cause, CloseReason, Enforced, Event, Held, Quantities, Refusal, SessionUsage};
 use crate::cgroup::{Leaf, SessionGroups};
 use crate::faults::{Point, point};
 use crate::ids::Id;
@@ -244,5 +244,15 @@ impl Session {
     pub(super) fn order(&self, message: &ToInit, fds: &[std::os::fd::BorrowedFd<'_>]) -> Result<(), SysError> {
         wire::send(self.control.as_fd(), message, fds)
             .map_err(|error| SysError::new("sendmsg(brig-init)", error.raw_os_error().unwrap_or(libc::EIO)))
+    }
+
+    /// What it uses now. Its file helper is none of its processes.
+    pub(super) fn usage(&self) -> Result<SessionUsage, SysError> {
+        let helper = self.helper.processes()?;
+        let usage = self.groups.usage()?;
+        Ok(SessionUsage {
+            processes: usage.processes.saturating_sub(helper),
+            ..usage
+        })
     }
 }

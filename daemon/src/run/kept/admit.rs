@@ -1,6 +1,6 @@
 //! From a request to a session that can be made: everything is checked first, and every field that is wrong is named.
 
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, OnceLock};
 use std::time::{Duration, SystemTime};
 
 use brig_jailer::ids::Id;
@@ -16,6 +16,7 @@ use crate::run::admit::{
     ArtifactLimits, artifact_limits, check_environment, check_kept_limits, check_labels, check_times, check_widening,
     find, new_id,
 };
+use crate::run::clock::Clock;
 use crate::run::context::Contexts;
 use crate::run::fields::{Fields, millis};
 use crate::run::report;
@@ -36,7 +37,7 @@ pub fn admit(
     check_widening(asked.network.as_ref(), &asked.packages, &mut fields);
     check_labels(&asked.labels, asked.origin.as_ref(), &mut fields);
     check_environment(&asked.environment, policy.as_deref(), &mut fields);
-    check_on_timeout(asked.on_timeout(), &mut fields);
+    let pause_on_timeout = check_on_timeout(asked.on_timeout, &mut fields);
     let times = check_times(&asked.limits.unwrap_or_default(), &mut fields);
     let limits = policy
         .as_ref()
@@ -59,7 +60,9 @@ pub fn admit(
     }));
     let settings = Settings {
         expire_time: create_time + Duration::from_millis(life_ms),
+        expire_after_ms: life_ms,
         idle_timeout_ms: limits.idle_ms,
+        pause_on_timeout,
         labels: asked.labels,
     };
     let origin = asked.origin.unwrap_or_default();
@@ -83,12 +86,14 @@ pub fn admit(
         environment: asked.environment,
         create_time,
         end_time: create_time + Duration::from_millis(limits.max_age_ms),
+        clock: Clock::default(),
         limits,
         helper,
         files: FileCalls::default(),
         contexts: Contexts::default(),
         state: Mutex::new(settings.state()),
         changes: watch::Sender::new(()),
+        watchers: OnceLock::new(),
     };
     session.check_memo()?;
     Ok((session, inbox))
@@ -111,7 +116,7 @@ pub fn admit_update(asked: &SessionsUpdateRequest, session: &Session) -> Result<
                 check_labels(&asked.labels, None, &mut fields);
                 settings.labels.clone_from(&asked.labels);
             }
-            "on_timeout" => check_on_timeout(asked.on_timeout(), &mut fields),
+            "on_timeout" => settings.pause_on_timeout = check_on_timeout(asked.on_timeout, &mut fields),
             "network" => check_widening(asked.network.as_ref(), &[], &mut fields),
             other => {
                 let shown = crate::output::cut_text(other, 80);
@@ -160,9 +165,14 @@ fn update_idle_timeout(asked: &SessionsUpdateRequest, session: &Session, setting
     }
 }
 
-fn check_on_timeout(asked: OnTimeout, fields: &mut Fields) {
-    if asked == OnTimeout::Pause {
-        let message = "pausing is not built yet; CLOSE is accepted";
-        fields.wrong("on_timeout", Reason::NotApplicable, message);
+/// Whether a session is to be paused when its time is over.
+fn check_on_timeout(asked: i32, fields: &mut Fields) -> bool {
+    match OnTimeout::try_from(asked) {
+        Ok(asked) => asked == OnTimeout::Pause,
+        Err(_) => {
+            let message = format!("{asked} is not known; CLOSE and PAUSE are accepted");
+            fields.wrong("on_timeout", Reason::InvalidValue, message);
+            false
+        }
     }
 }
