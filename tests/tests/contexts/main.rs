@@ -4,6 +4,7 @@
 mod ends;
 mod forged;
 mod load;
+mod pause;
 mod state;
 
 use brig_proto::v1::{Context, ContextsCreateRequest, ExecutionSpec, SessionsCreateRequest};
