@@ -4,6 +4,7 @@
 mod ends;
 mod forged;
 mod load;
+mod pause;
 mod restart;
 mod shown;
 mod state;
