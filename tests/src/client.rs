@@ -127,7 +127,8 @@ impl Client {
         Ok(live.after(after_sequence))
     }
 
-    fn follow(
+    /// Follows the execution that a call begins.
+    pub fn follow(
         &self,
         call: impl Future<Output = Result<Response<Streaming<ExecutionEvent>>, Status>>,
     ) -> Result<Live, Refused> {
