@@ -5,15 +5,15 @@ use std::path::Path;
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::time::Instant;
 
-use anyhow::{Context, ensure};
-use brig_proto::v1::contexts_client::ContextsClient;
-use brig_proto::v1::{ContextsCreateRequest, ExecuteRequest};
+use anyhow::{Context, anyhow, ensure};
+use brig_proto::v1::ContextsCreateRequest;
 use brig_tests::spec::code;
 use serde::Deserialize;
 
 use crate::Turns;
 use crate::ours::{Ours, follow};
 use crate::samples::{Measurement, Unit, millis};
+use crate::times::Times;
 
 /// Cells of one turn: they take milliseconds.
 const CELLS: usize = 10;
@@ -51,16 +51,13 @@ impl<'o> Cells<'o> {
         Ok(cells)
     }
 
-    fn cell(&self) -> anyhow::Result<crate::times::Times> {
-        let services = self.ours.services();
+    fn cell(&self) -> anyhow::Result<Times> {
         let start = Instant::now();
-        let request = ExecuteRequest {
-            session_id: self.session.clone(),
-            context_id: self.context.clone(),
-            spec: Some(code("print(1)")),
-        };
-        let live = services.follow(services.client().execute(request));
-        follow(live.map_err(|refused| anyhow::anyhow!("{refused:?}"))?, start, "1\n")
+        let live = self
+            .ours
+            .services()
+            .execute_in(&self.session, &self.context, code("print(1)"));
+        follow(live.map_err(|refused| anyhow!("{refused:?}"))?, start, "1\n")
     }
 }
 
@@ -85,15 +82,12 @@ impl Turns for Cells<'_> {
 
 /// Makes a context in a session that is kept.
 pub(crate) fn context(ours: &Ours, session: &str) -> anyhow::Result<String> {
-    let services = ours.services();
-    let mut client = ContextsClient::new(services.connect());
     let request = ContextsCreateRequest {
         session_id: session.to_owned(),
         ..ContextsCreateRequest::default()
     };
-    let made = services.ask(client.create(request));
-    let made = made.map_err(|refused| anyhow::anyhow!("{refused:?}"))?;
-    Ok(made.context.context("an answer without a context")?.context_id)
+    let made = ours.services().context(request);
+    Ok(made.map_err(|refused| anyhow!("{refused:?}"))?.context_id)
 }
 
 /// A program that starts a kernel and runs a cell for each line that it reads.

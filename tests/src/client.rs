@@ -178,8 +178,7 @@ impl Client {
         Ok(live.after(after_sequence))
     }
 
-    /// Follows the execution that a call begins.
-    pub fn follow(
+    fn follow(
         &self,
         call: impl Future<Output = Result<Response<Streaming<ExecutionEvent>>, Status>>,
     ) -> Result<Live, Refused> {
