@@ -14,6 +14,8 @@ ifeq ($(shell uname -m),aarch64)
 STATIC := aarch64-unknown-linux-gnu
 endif
 PROGRAMS := brig brigd brig-jailer brig-init brig-files
+# Jailers divide the control group they are started in; systemd allows that only in a scope that says so.
+SCOPE := $(if $(wildcard /run/systemd/system),systemd-run --scope --quiet -p Delegate=yes --)
 DEBIAN := mmdebstrap python3 python3-pip gcc libc6-dev
 
 # Where make install puts things. A package sets DESTDIR; units lie where systemd looks for them.
@@ -105,7 +107,7 @@ deps-bench: deps
 # Measures what was staged, by programs built for release.
 bench: deps-bench stage image-data
 	cargo build --release -p brig-bench
-	$(TARGET)/release/brig-bench --rounds $(or $(ROUNDS),30) --out $(TARGET)/bench \
+	$(SCOPE) $(TARGET)/release/brig-bench --rounds $(or $(ROUNDS),30) --out $(TARGET)/bench \
 	    --jupyter $(TARGET)/bench/venv/bin/python $(BENCH)
 
 # Not after build: who installs is often root, and root has no toolchain.

@@ -2,6 +2,7 @@
 
 mod context;
 mod fresh;
+mod growth;
 mod idle;
 mod machine;
 mod ours;
@@ -9,6 +10,7 @@ mod peers;
 mod plot;
 mod report;
 mod samples;
+mod stream;
 mod table;
 mod times;
 mod transfer;
@@ -27,6 +29,7 @@ use self::ours::Ours;
 use self::peers::{Place, Rootfs};
 use self::report::{Report, rows};
 use self::samples::Measurement;
+use self::stream::Stream;
 use self::transfer::Transfer;
 
 /// Sessions that may be kept beside the idle ones.
@@ -38,10 +41,10 @@ struct Options {
     /// Rounds: everybody has a turn in each
     #[arg(long, default_value_t = 30, value_parser = clap::value_parser!(u32).range(1..))]
     rounds: u32,
-    /// Rounds from one large transfer to the next
+    /// Rounds from one large transfer or stream to the next
     #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..))]
     transfer_every: u32,
-    /// Size of the large file, in bytes
+    /// What is transferred and streamed, in bytes
     #[arg(long, default_value_t = 1_000_000_000)]
     bytes: u64,
     /// Idle sessions without a context
@@ -73,6 +76,8 @@ enum Group {
     Context,
     /// Large files against cp
     Transfer,
+    /// Stdout of a command that streams
+    Stream,
     /// Memory of idle sessions
     Idle,
 }
@@ -147,6 +152,12 @@ fn groups<'o>(
     }
     if options.wants(Group::Transfer) {
         groups.push((options.transfer_every, Box::new(Transfer::new(ours, options.bytes)?)));
+    }
+    if options.wants(Group::Stream) {
+        match Stream::new(ours, options.bytes) {
+            Ok(stream) => groups.push((options.transfer_every, Box::new(stream))),
+            Err(error) => left_out.push(format!("stdout of a command, streamed: {error:#}")),
+        }
     }
     Ok(groups)
 }

@@ -8,10 +8,10 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, ensure};
 use brig_tests::Brig;
-use brig_tests::services::Service;
 use tempfile::TempDir;
 
 use crate::Turns;
+use crate::growth::Growth;
 use crate::ours::{LARGE, Ours};
 use crate::samples::{Measurement, Unit, mebibytes, rate};
 
@@ -66,10 +66,7 @@ impl Turns for Transfer<'_> {
         let text = |path: &PathBuf| path.to_str().map(str::to_owned).context("a path of letters");
         let remote = format!("{}:file", self.session);
 
-        let brigd = self.ours.process(Service::Daemon);
-        // Source: proc_pid_clear_refs(5): the peak of resident memory begins anew.
-        fs::write(format!("/proc/{}/clear_refs", brigd.pid), "5")?;
-        let before = brigd.memory("VmRSS");
+        let growth = Growth::begin(self.ours)?;
 
         let span = self.brig(&["put", "-q", "--force", &text(&file)?, &remote])?;
         self.upload.ours.push(rate(self.bytes, span));
@@ -85,8 +82,7 @@ impl Turns for Transfer<'_> {
         ensure!(fs::metadata(&back)?.len() == self.bytes, "the file came back cut");
         fs::remove_file(&back)?;
 
-        let peak = brigd.memory("VmHWM");
-        self.growth.ours.push(mebibytes(peak.saturating_sub(before)));
+        self.growth.ours.push(mebibytes(growth.end()));
         Ok(())
     }
 
