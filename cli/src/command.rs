@@ -5,6 +5,7 @@ use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 
+use crate::context::ContextCommand;
 use crate::doctor::DoctorOptions;
 use crate::exec::{self, ExecOptions};
 use crate::execution::ExecutionCommand;
@@ -105,6 +106,8 @@ pub(crate) enum Command {
     #[command(subcommand)]
     Session(SessionCommand),
     #[command(subcommand)]
+    Context(ContextCommand),
+    #[command(subcommand)]
     Execution(ExecutionCommand),
     Doctor(DoctorOptions),
     #[command(subcommand)]
@@ -128,6 +131,7 @@ impl Command {
             Self::Ls(options) => options.format.format(),
             Self::Watch(options) => options.format.format(),
             Self::Session(command) => command.format(),
+            Self::Context(command) => command.format(),
             Self::Execution(command) => command.format(),
             Self::Doctor(options) => options.format(),
             Self::Policy(_) | Self::Template(_) | Self::Schema(_) | Self::Version => Format::Text,
@@ -149,7 +153,7 @@ mod tests {
 
     #[test]
     fn what_is_not_in_this_version_is_an_unknown_option() {
-        let error = Brig::try_parse_from(["brig", "run", "--context", "x", "-c", "1"]).unwrap_err();
+        let error = Brig::try_parse_from(["brig", "run", "--package", "x", "-c", "1"]).unwrap_err();
         assert_eq!(error.exit_code(), 2);
     }
 

@@ -36,6 +36,7 @@ const FEATURES: &[&str] = &[
     "files",
     "interrupt",
     "signal",
+    "contexts",
 ];
 
 /// What all executions of this daemon share.

@@ -18,6 +18,7 @@ pub mod artifacts;
 pub mod calls;
 pub mod clients;
 pub mod config;
+pub mod contexts;
 pub mod daemon;
 pub mod executions;
 pub mod files;

@@ -62,9 +62,12 @@ impl Reason {
             | Self::FileChanged
             | Self::HostCannotEnforce
             | Self::Configuration => Code::FailedPrecondition,
-            Self::SessionQuota | Self::QueueFull | Self::StorageQuota | Self::DiskFull | Self::FileQuota => {
-                Code::ResourceExhausted
-            }
+            Self::SessionQuota
+            | Self::ContextQuota
+            | Self::QueueFull
+            | Self::StorageQuota
+            | Self::DiskFull
+            | Self::FileQuota => Code::ResourceExhausted,
             Self::HostBusy | Self::Draining | Self::JailerGone | Self::LedgerUnavailable => Code::Unavailable,
             Self::StartTimeout | Self::FileTimeout => Code::DeadlineExceeded,
             Self::CallerGone => Code::Cancelled,
