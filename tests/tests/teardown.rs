@@ -315,7 +315,7 @@ fn many_short_runs_at_once_all_come_to_their_end() {
         ..Limits::default()
     };
     let echo = |number: i32| ExecutionSpec {
-        limits: Some(limits.clone()),
+        limits: Some(limits),
         ..command(&["echo", &number.to_string()])
     };
     let lives: Vec<_> = (0..40).map(|number| daemon.begin(echo(number))).collect();
