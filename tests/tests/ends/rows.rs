@@ -161,7 +161,8 @@ fn limited() -> Vec<Row> {
         },
         Row {
             limits: Limits {
-                cpu_time: millis(1000),
+                cpu_time: millis(600),
+                timeout: millis(10_000),
                 ..Limits::default()
             },
             ..row(
@@ -173,6 +174,7 @@ fn limited() -> Vec<Row> {
         Row {
             limits: Limits {
                 idle_time: millis(2000),
+                timeout: millis(10_000),
                 ..Limits::default()
             },
             ..row(
@@ -184,6 +186,7 @@ fn limited() -> Vec<Row> {
         Row {
             limits: Limits {
                 idle_time: millis(2000),
+                timeout: millis(10_000),
                 ..Limits::default()
             },
             ..row(
