@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use brig_proto::v1::execution_event::Event;
 use brig_proto::v1::{CauseKind, ExecutionSpec, ExecutionStatus as Status, Limits, NoticeKind};
 use brig_tests::processes::{Process, assert_gone, assert_no_groups, descendants, groups, mounts, named, process};
-use brig_tests::spec::{code, command, input, sh, small, span, timeout};
+use brig_tests::spec::{code, command, input, patient, sh, small, timeout};
 use brig_tests::{Brig, DEADLINE, Daemon, daemon, eventually, slow};
 use rustix::process::{Pid, Signal, kill_process};
 
@@ -309,15 +309,7 @@ fn leftovers() -> BTreeSet<String> {
 #[test]
 fn many_short_runs_at_once_all_come_to_their_end() {
     let daemon = daemon!();
-    // The last one starts when most of the others have ended.
-    let limits = Limits {
-        start_timeout: Some(span(Duration::from_secs(10) * slow())),
-        ..Limits::default()
-    };
-    let echo = |number: i32| ExecutionSpec {
-        limits: Some(limits),
-        ..command(&["echo", &number.to_string()])
-    };
+    let echo = |number: i32| patient(command(&["echo", &number.to_string()]));
     let lives: Vec<_> = (0..40).map(|number| daemon.begin(echo(number))).collect();
     for (number, live) in lives.into_iter().enumerate() {
         assert_eq!(live.finish().expect_success().stdout(), format!("{number}\n"));

@@ -8,17 +8,11 @@ mod restart;
 mod shown;
 mod state;
 
-<<<<<<< HEAD
 use std::time::Duration;
 
 use brig_proto::v1::{Context, ContextsCreateRequest, ExecutionSpec, Limits, SessionsCreateRequest};
 use brig_tests::spec::{code, span};
-use brig_tests::{Daemon, Live, Outcome, slow};
-=======
-use brig_proto::v1::{Context, ContextsCreateRequest, ExecutionSpec, SessionsCreateRequest};
-use brig_tests::spec::code;
-use brig_tests::{Client, Live, Outcome};
->>>>>>> main
+use brig_tests::{Client, Live, Outcome, slow};
 
 /// The session and the context of most tests.
 const MINE: &str = "mine";
