@@ -7,7 +7,7 @@ use brig_proto::v1::execution_event::Event;
 use brig_proto::v1::{
     ExecutionSpec, ExecutionStatus as Status, ExecutionsGetRequest, ExecutionsListRequest, Limits, NoticeKind,
 };
-use brig_tests::spec::{command, input, sh, small, span};
+use brig_tests::spec::{code, command, input, sh, small, span};
 use brig_tests::{Outcome, daemon};
 use serde_json::json;
 use tonic::Code as Answer;
