@@ -19,13 +19,14 @@ use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, Instant, SystemTime};
+use std::time::{Duration, SystemTime};
 
 use rustix::fs::{FallocateFlags, fallocate};
 use serde::{Deserialize, Serialize};
 use tokio::sync::Notify;
 use tracing::error;
 
+use crate::run::clock::{Clock, Mark};
 use crate::run::waker::Waker;
 
 pub use chunks::Chunks;
@@ -79,6 +80,8 @@ pub struct Output {
     is_window: bool,
     /// Wakes the thread that waits for room in a window.
     waker: Waker,
+    /// The clock of the limit `idle_time`.
+    clock: Clock,
     state: Mutex<State>,
     /// Wakes whoever acts on the cap.
     limited: Notify,
@@ -92,7 +95,7 @@ struct State {
     starts: [u64; 2],
     freed: [u64; 2],
     /// When something came last.
-    last: Instant,
+    last: Mark,
     sealed: bool,
 }
 
@@ -167,27 +170,33 @@ impl Count {
 impl Output {
     /// Starts an empty output that keeps at most `output_bytes` of each stream.
     pub fn new(output_bytes: u64) -> Arc<Self> {
-        Self::start(output_bytes, false)
+        Self::timed(output_bytes, Clock::default())
+    }
+
+    /// The same for what runs by a clock that may stand still.
+    pub fn timed(output_bytes: u64, clock: Clock) -> Arc<Self> {
+        Self::start(output_bytes, false, clock)
     }
 
     /// Starts an empty output of which a window is kept, however long it gets.
-    pub fn window() -> Arc<Self> {
-        Self::start(u64::MAX, true)
+    pub fn window(clock: Clock) -> Arc<Self> {
+        Self::start(u64::MAX, true, clock)
     }
 
-    fn start(cap: u64, is_window: bool) -> Arc<Self> {
+    fn start(cap: u64, is_window: bool, clock: Clock) -> Arc<Self> {
         let state = State {
             kept: [None, None],
             counts: [Count::default(); 2],
             starts: [0; 2],
             freed: [0; 2],
-            last: Instant::now(),
+            last: clock.mark(),
             sealed: false,
         };
         Arc::new(Self {
             cap,
             is_window,
             waker: Waker::default(),
+            clock,
             state: Mutex::new(state),
             limited: Notify::new(),
         })
@@ -198,13 +207,17 @@ impl Output {
         let mut state = self.lock();
         state.kept = files.map(|file| file.map(Kept::File));
         state.counts = counts;
-        let now = Instant::now();
-        state.last = now.checked_sub(last).unwrap_or(now);
+        state.last = self.clock.mark().before(last);
     }
 
     /// How many bytes of each stream are kept.
     pub fn cap(&self) -> u64 {
         self.cap
+    }
+
+    /// The clock of what writes it.
+    pub(crate) fn clock(&self) -> &Clock {
+        &self.clock
     }
 
     /// Whether a window of it is kept.
@@ -253,7 +266,7 @@ impl Output {
         if state.sealed {
             return false;
         }
-        state.last = Instant::now();
+        state.last = self.clock.mark();
         let count = &mut state.counts[stream.index()];
         count.bytes += kept + dropped;
         count.dropped += dropped;
@@ -266,7 +279,7 @@ impl Output {
 
     /// Notes that something came that belongs to neither stream.
     pub(crate) fn touch(&self) {
-        self.lock().last = Instant::now();
+        self.lock().last = self.clock.mark();
     }
 
     /// Says that nothing more comes. Files are given up, but for large ones.
@@ -317,12 +330,21 @@ impl Output {
 
     /// Waits until nothing came for that long: the clock of the limit `idle_time`.
     pub async fn idle_for(&self, limit: Duration) {
-        loop {
-            let quiet = self.lock().last.elapsed();
-            match limit.checked_sub(quiet) {
-                Some(left) if !left.is_zero() => tokio::time::sleep(left).await,
-                _ => return,
-            }
+        while self.quiet() < limit {
+            let last = self.lock().last;
+            self.clock.reached(last, limit).await;
+        }
+    }
+
+    fn quiet(&self) -> Duration {
+        let last = self.lock().last;
+        self.clock.since(last)
+    }
+
+    /// Takes it that something came so long ago, unless something came later.
+    pub(crate) fn came(&self, ago: Duration) {
+        if self.quiet() > ago {
+            self.lock().last = self.clock.mark().before(ago);
         }
     }
 

@@ -30,8 +30,8 @@ use crate::run::log::{Log, Past};
 use crate::run::watch::Pipes;
 
 use ear::Ear;
-use feed::{Feed, Next, Way};
-pub use line::{Line, Part, Told};
+use feed::{Feed, Next, Patience, Way};
+pub use line::{Line, Part, Store, Told};
 use tap::{Flow, Tap};
 use terminal::Frame;
 use thread::Orders;
@@ -55,6 +55,13 @@ impl Fault {
         move |source| Self {
             call,
             source: source.into(),
+        }
+    }
+
+    fn file(source: std::io::Error) -> Self {
+        Self {
+            call: "memory file",
+            source,
         }
     }
 }
@@ -116,9 +123,14 @@ impl Pump {
                 None
             }
         };
-        let until = Instant::now() + patience;
+        let clock = output.clock().clone();
+        let patience = Patience {
+            from: clock.mark(),
+            clock,
+            span: patience,
+        };
         let request = pipes.request.zip(frames.cloned());
-        let request = request.map(|(pipe, file)| Feed::bounded(pipe, file, past.head.request, until));
+        let request = request.map(|(pipe, file)| Feed::bounded(pipe, file, past.head.request, patience));
         // One message for each way in.
         let (closed, inputs) = mpsc::channel(2);
         let pump = Self {

@@ -3,7 +3,7 @@
 use std::fs::File;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{SeekFrom, seek};
@@ -13,7 +13,11 @@ use tracing::{debug, warn};
 
 use super::TURN;
 use super::terminal::Keyboard;
+use crate::run::clock::{Clock, Mark};
 use crate::run::stdin::{Progress, Stdin, progress};
+
+/// How soon a full pipe is looked at again, at the earliest: its clock may stand still.
+const LOOK: Duration = Duration::from_millis(100);
 
 /// A way into a program, and the file that what goes into it lies in.
 #[derive(Debug)]
@@ -22,7 +26,7 @@ pub(super) struct Feed {
     /// Its position is the next byte.
     file: Arc<File>,
     end: End,
-    until: Option<Instant>,
+    patience: Option<Patience>,
     /// Whether something waits for room.
     wants_room: bool,
 }
@@ -41,6 +45,20 @@ enum End {
     Open(Arc<Stdin>),
 }
 
+/// How long a pipe may be full.
+#[derive(Debug)]
+pub(super) struct Patience {
+    pub(super) clock: Clock,
+    pub(super) from: Mark,
+    pub(super) span: Duration,
+}
+
+impl Patience {
+    fn left(&self) -> Duration {
+        self.span.saturating_sub(self.clock.since(self.from))
+    }
+}
+
 /// What comes next.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Next {
@@ -53,13 +71,13 @@ pub(super) enum Next {
 }
 
 impl Feed {
-    /// Feeds what lies between the position of the file and `end`; gives up at `until`.
-    pub(super) fn bounded(pipe: OwnedFd, file: Arc<File>, end: u64, until: Instant) -> Self {
+    /// Feeds what lies between the position of the file and `end`; gives up when its patience is over.
+    pub(super) fn bounded(pipe: OwnedFd, file: Arc<File>, end: u64, patience: Patience) -> Self {
         Self {
             way: Way::Pipe(pipe),
             file,
             end: End::At(end),
-            until: Some(until),
+            patience: Some(patience),
             wants_room: true,
         }
     }
@@ -70,7 +88,7 @@ impl Feed {
             way,
             file: stdin.file()?,
             end: End::Open(stdin),
-            until: None,
+            patience: None,
             wants_room: true,
         })
     }
@@ -85,8 +103,10 @@ impl Feed {
         PollFd::from_borrowed_fd(self.way.fd(), flags)
     }
 
+    /// When to look again, at the latest.
     pub(super) fn until(&self) -> Option<Instant> {
-        self.until
+        let left = self.patience.as_ref().map(Patience::left);
+        left.map(|left| Instant::now() + left.max(LOOK))
     }
 
     /// Puts as much into it as it holds.
@@ -162,7 +182,7 @@ impl Feed {
 
     fn full(&mut self) -> Next {
         self.wants_room = true;
-        let late = self.until.is_some_and(|until| Instant::now() >= until);
+        let late = self.patience.as_ref().is_some_and(|patience| patience.left().is_zero());
         if late {
             debug!("kernel did not read its request in time");
         }

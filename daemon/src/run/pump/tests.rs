@@ -20,6 +20,7 @@ use crate::run::stdin::testing::input_file;
 use Stream::{Stderr, Stdout};
 
 mod input;
+mod line;
 mod restart;
 mod terminal;
 mod window;
