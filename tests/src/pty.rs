@@ -58,13 +58,15 @@ impl Pty {
     /// Waits until the terminal has shown this, behind what was waited for before.
     pub fn expect(&mut self, text: &str) {
         let deadline = Instant::now() + *DEADLINE;
+        let mut goes_on = true;
         loop {
             if let Some(place) = self.shown[self.seen..].find(text) {
                 self.seen += place + text.len();
                 return;
             }
             assert!(Instant::now() < deadline, "{text:?} was not shown: {:?}", self.shown);
-            assert!(self.read(), "{text:?} was not shown before the end: {:?}", self.shown);
+            assert!(goes_on, "{text:?} was not shown before the end: {:?}", self.shown);
+            goes_on = self.read();
         }
     }
 

@@ -390,7 +390,7 @@ mod tests {
     fn a_journal_that_begins_anew_is_the_outline_and_what_is_still_needed() {
         let file = Arc::new(memory_file());
         let outline = Record::Outline(b"outline".to_vec());
-        let mut journal = Journal::begin(Arc::clone(&file), 5, &[outline.clone()]).unwrap();
+        let mut journal = Journal::begin(Arc::clone(&file), 5, std::slice::from_ref(&outline)).unwrap();
         let mut round = 0;
         while round < 3 {
             journal.append(&Record::Events(vec![vec![7; 3000]], None)).unwrap();

@@ -205,7 +205,7 @@ fn a_caller_who_is_needed_ends_it_by_going_away() {
     let mut stream = execute(&daemon, "s1", "e1", spec);
     daemon.wait(async { while !matches!(next(&mut stream).await.event, Some(Event::Output(_))) {} });
     drop(stream);
-    let ended = brig_tests::eventually("it is cancelled", *DEADLINE, || {
+    brig_tests::eventually("it is cancelled", *DEADLINE, || {
         let result = daemon.execution("e1").result.ok_or("it runs")?;
         let cause = result.cause.map(|cause| cause.kind());
         assert_eq!(
@@ -214,7 +214,6 @@ fn a_caller_who_is_needed_ends_it_by_going_away() {
         );
         Ok::<_, &str>(())
     });
-    let () = ended;
 }
 
 #[test]
