@@ -71,7 +71,7 @@ pub fn adopt(session: &Session, held: Vec<HeldExecution>) -> (Vec<Adopted>, Vec<
     for held in held {
         match found(held) {
             Ok(found) => contexts.entry(found.memo.context.clone()).or_default().push(*found),
-            Err(remains) => rest.extend(remains),
+            Err(remains) => rest.extend(remains.map(|remains| *remains)),
         }
     }
     let mut adopted = Vec::new();
@@ -84,7 +84,7 @@ pub fn adopt(session: &Session, held: Vec<HeldExecution>) -> (Vec<Adopted>, Vec<
     (adopted, rest)
 }
 
-fn found(held: HeldExecution) -> Result<Box<Found>, Option<Remains>> {
+fn found(held: HeldExecution) -> Result<Box<Found>, Option<Box<Remains>>> {
     let HeldExecution { told, fds, process } = held;
     let refused = |error: NotRestored| warn!(process = %told.execution, %error, "interpreter not adopted");
     let Some((pipes, kept)) = Pipes::new(told.streams, fds) else {
@@ -104,7 +104,7 @@ fn found(held: HeldExecution) -> Result<Box<Found>, Option<Remains>> {
         Err(error) => {
             refused(error);
             let lives = told.end.is_none();
-            Err(Some(Remains { process, lives, pipes }))
+            Err(Some(Box::new(Remains { process, lives, pipes })))
         }
     }
 }
