@@ -348,7 +348,7 @@ fn cpu_time_is_counted_over_all_processes() {
     let mut rig = Rig::start();
     rig.make("s1");
     let mut spawn = command("s1", "e1", &["sh", "-c", "while :; do :; done & while :; do :; done"]);
-    (spawn.cpu_time_ms, spawn.timeout_ms) = (Some(300), 60_000);
+    (spawn.cpu_time_ms, spawn.timeout_ms) = (Some(300), 30_000 * slow());
     rig.try_spawn(spawn).unwrap();
     let end = rig.ended();
     assert_eq!((end.exit, end.cause), (Exit::Signal(9), Some(Cause::CpuTime)));

@@ -107,7 +107,7 @@ impl Random {
             },
             |seed| seed.parse().unwrap(),
         );
-        println!("BRIG_SEED={seed}");
+        eprintln!("BRIG_SEED={seed}");
         Self(seed)
     }
 

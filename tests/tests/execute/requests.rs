@@ -7,8 +7,8 @@ use brig_proto::v1::execution_event::Event;
 use brig_proto::v1::{
     ExecutionSpec, ExecutionStatus as Status, ExecutionsGetRequest, ExecutionsListRequest, Limits, NoticeKind,
 };
-use brig_tests::spec::{code, command, input, sh, small, span};
-use brig_tests::{Outcome, daemon};
+use brig_tests::spec::{code, command, input, patient, sh, small, span};
+use brig_tests::{Outcome, daemon, slow};
 use serde_json::json;
 use tonic::Code as Answer;
 
@@ -237,7 +237,9 @@ fn code_has_no_input_that_comes_later() {
 #[test]
 fn more_runs_than_places_wait_and_are_told_so() {
     let daemon = daemon!();
-    let lives: Vec<_> = (0..20).map(|_| daemon.begin(sh("sleep 0.3; echo done"))).collect();
+    // The first ones run until the last ones have come.
+    let script = format!("sleep {}; echo done", 0.3 * f64::from(slow()));
+    let lives: Vec<_> = (0..20).map(|_| daemon.begin(patient(sh(&script)))).collect();
     let outcomes: Vec<Outcome> = lives.into_iter().map(brig_tests::Live::finish).collect();
     assert!(outcomes.iter().all(|outcome| outcome.stdout() == "done\n"));
     let waited = outcomes.iter().filter(|outcome| {

@@ -1,12 +1,12 @@
 //! Sessions that are kept for several executions, and how they end.
 
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use brig_proto::v1::files_download_response::Part as Got;
 use brig_proto::v1::files_upload_request::Part as Sent;
 use brig_proto::v1::{
     CauseKind, ExecutionSpec, ExecutionStatus as Status, FilesDownloadRequest, FilesUploadRequest, Limits,
-    SessionCloseReason, SessionState, SessionsCreateRequest, UploadSpec,
+    SessionCloseReason, SessionState, SessionsCreateRequest, SessionsUpdateRequest, UploadSpec,
 };
 use brig_tests::spec::{sh, small, span, timeout};
 use brig_tests::{Daemon, Live, eventually, slow};
@@ -75,13 +75,7 @@ impl Kind {
                     limits: timeout(150),
                     ..forever()
                 },
-                ExecutionSpec {
-                    limits: Some(Limits {
-                        memory_bytes: Some(16 << 20),
-                        ..Limits::default()
-                    }),
-                    ..sh("exec tail /dev/zero")
-                },
+                sh("exec tail /dev/zero"),
                 forever(),
             ],
             Kind::ClosedUnder => vec![sh("head -c 100000 /dev/zero"), forever()],
@@ -91,7 +85,6 @@ impl Kind {
     }
 
     fn request(self, name: &str) -> SessionsCreateRequest {
-        let short = |millis| Some(span(Duration::from_millis(millis)));
         SessionsCreateRequest {
             session_id: name.to_owned(),
             request_id: name.to_owned(),
@@ -99,10 +92,9 @@ impl Kind {
             template: "base".to_owned(),
             limits: Some(Limits {
                 disk_bytes: Some(1 << 20),
+                memory_bytes: Some(24 << 20),
                 ..Limits::default()
             }),
-            idle_timeout: if self == Kind::Idle { short(300) } else { None },
-            expire_after: if self == Kind::Expired { short(1_500) } else { None },
             ..SessionsCreateRequest::default()
         }
     }
@@ -119,7 +111,7 @@ pub(crate) fn session(daemon: &Daemon, kind: Kind, name: &str) {
     for (number, spec) in kind.executions().into_iter().enumerate() {
         let execution = format!("{name}n{number}");
         let live = begin(daemon, name, &execution, spec);
-        if ends[number].1 == Some(CauseKind::SessionClosed) {
+        if matches!(ends[number].1, Some(CauseKind::SessionClosed | CauseKind::SessionAge)) {
             last = Some((live, ends[number]));
             break;
         }
@@ -132,8 +124,10 @@ pub(crate) fn session(daemon: &Daemon, kind: Kind, name: &str) {
     if kind == Kind::Files {
         get(daemon, name);
     }
-    if reason == SessionCloseReason::Asked {
-        daemon.close(name);
+    match reason {
+        SessionCloseReason::Idle => update(daemon, name, "idle_timeout"),
+        SessionCloseReason::Expired => update(daemon, name, "expire_time"),
+        _ => drop(daemon.close(name)),
     }
     if let Some((live, end)) = last {
         assert_eq!(live.finish().end(), end, "{name}");
@@ -161,6 +155,22 @@ fn begin(daemon: &Daemon, session: &str, execution: &str, spec: ExecutionSpec) -
         live.until_written("up\n");
     }
     live
+}
+
+/// Has a session end soon if nobody uses it, or anyhow.
+fn update(daemon: &Daemon, session: &str, field: &str) {
+    let soon = Duration::from_millis(50);
+    let request = SessionsUpdateRequest {
+        request_id: format!("{session}update"),
+        session_id: session.to_owned(),
+        update_mask: Some(prost_types::FieldMask {
+            paths: vec![field.to_owned()],
+        }),
+        idle_timeout: Some(span(soon)),
+        expire_time: Some((SystemTime::now() + soon * 10).into()),
+        ..SessionsUpdateRequest::default()
+    };
+    daemon.ask(daemon.sessions().update(request)).unwrap();
 }
 
 const CONTENT: &[u8] = b"a,b\n1,2\n";

@@ -18,10 +18,11 @@ use rusqlite::{Connection, OpenFlags};
 use host::Host;
 
 const AT_ONCE: usize = 8;
-/// How long the soak takes where no number of sessions is given.
-const TIME: Duration = Duration::from_secs(10);
+/// How long the soak takes where no number of sessions is given, and how long at most what comes before it.
+const TIME: Duration = Duration::from_secs(12);
+const WARM_UP_TIME: Duration = Duration::from_secs(20);
 /// Sessions before the first look. brigd remembers 1,024 executions that have ended; only what it takes beyond is growth.
-const WARM_UP: usize = 700;
+const WARM_UP: usize = 800;
 /// How much a daemon may have grown after 1,000 sessions, in bytes; after fewer too, since some of it is chance.
 const GROWTH: i64 = 8 << 20;
 
@@ -117,17 +118,18 @@ fn check_ledger(daemon: &Daemon, sessions: usize) {
 fn after_many_sessions_the_host_has_what_it_had_and_the_daemons_have_not_grown() {
     let daemon = daemon!();
     let host = Host::new(&daemon);
-    run(&daemon, WARM_UP, None);
-    let (before, memory) = (host.settled(), host.memory());
+    let number = std::env::var("BRIG_SOAK")
+        .map(|number| number.parse::<usize>().unwrap())
+        .ok();
+    let until = |time: Duration| number.is_none().then(|| Instant::now() + time);
+    run(&daemon, WARM_UP, until(WARM_UP_TIME));
+    let (warm, before, memory) = (next(), host.settled(), host.memory());
     let begun = Instant::now();
-    match std::env::var("BRIG_SOAK") {
-        Ok(number) => run(&daemon, WARM_UP + number.parse::<usize>().unwrap(), None),
-        Err(_) => run(&daemon, usize::MAX, Some(begun + TIME)),
-    }
+    run(&daemon, number.map_or(usize::MAX, |number| warm + number), until(TIME));
     let took = begun.elapsed();
     let (after, sessions) = (host.settled(), next());
     let grown: [i64; 2] = std::array::from_fn(|index| host.memory()[index] - memory[index]);
-    let soaked = i64::try_from(sessions - WARM_UP).unwrap();
+    let soaked = i64::try_from(sessions - warm).unwrap();
     let slope = grown.map(|bytes| bytes * 1000 / soaked);
     println!("{sessions} sessions, {AT_ONCE} at a time, the last {soaked} in {took:?}");
     println!("before: {before:?}\nafter: {after:?}");

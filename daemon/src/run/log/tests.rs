@@ -139,7 +139,7 @@ async fn bytes_of_artifacts_come_only_to_who_wants_them() {
     let log = log();
     let spool = Spool::new(&std::env::temp_dir(), 1024 * 1024, 8);
     let mut file = spool.create(1024 * 1024).await.unwrap();
-    file.write(vec![7; 300 * 1024]).await.unwrap();
+    file.write(vec![7; 300 * 1024].into()).await.unwrap();
     let artifact = Artifact {
         artifact_id: "a1".to_owned(),
         ..Artifact::default()
