@@ -693,7 +693,7 @@ impl State {
                 self.gone,
                 WINDOW >> 20
             );
-            let kind = NoticeKind::OutputDropped.into();
+            let kind = NoticeKind::EventsGone.into();
             let told = event(0, SystemTime::now(), Event::Notice(Notice { kind, message }));
             follower.ahead.push(told);
             follower.ahead.extend(self.started.as_deref().cloned());
