@@ -46,7 +46,11 @@ impl Kept<'_> {
     fn await_state(&self, id: &str, state: SessionState) {
         eventually("the session is where it should be", *DEADLINE, || {
             let session = self.shown(id);
-            if session.state() == state { Ok(()) } else { Err(session) }
+            if session.state() == state {
+                Ok(())
+            } else {
+                Err(Box::new(session))
+            }
         });
     }
 
