@@ -62,6 +62,22 @@ pub(super) enum Timer {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(super) struct Token(u64);
 
+impl Timer {
+    /// The session that it is about.
+    fn session(&self) -> Option<&Id> {
+        match self {
+            Self::Start(id)
+            | Self::Age(id)
+            | Self::Deadline(id, _)
+            | Self::Cpu(id, _)
+            | Self::Helper(id)
+            | Self::Overdue(id, _)
+            | Self::Remove(id) => Some(id),
+            Self::Grace(_) | Self::Remains | Self::Workspaces | Self::Watchdog | Self::Status => None,
+        }
+    }
+}
+
 #[derive(Debug)]
 pub(super) struct Events {
     set: OwnedFd,
@@ -107,12 +123,17 @@ impl Events {
         let _not_there = epoll::modify(&self.set, fd, epoll::EventData::new_u64(token.0), flags);
     }
 
-    /// Sets a timer. Timers are not taken back: who gets one looks whether it still means something.
+    /// Sets a timer. Who gets one looks whether it still means something.
     pub(super) fn after(&mut self, delay: Duration, timer: Timer) {
         let key = self.key();
         if let Some(at) = Instant::now().checked_add(delay) {
             self.timers.insert((at, key), timer);
         }
+    }
+
+    /// Takes back the timers of a session that is gone: its greatest age may be hours away.
+    pub(super) fn forget_timers(&mut self, session: &Id) {
+        self.timers.retain(|_, timer| timer.session() != Some(session));
     }
 
     /// Waits until something is ready or a timer is due.
@@ -151,5 +172,26 @@ impl Events {
 impl AsFd for Events {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.set.as_fd()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn timers_of_a_session_that_is_gone_are_taken_back() {
+        let id = |text: &str| Id::parse(text).unwrap();
+        let mut events = Events::new().unwrap();
+        for timer in [
+            Timer::Age(id("a")),
+            Timer::Deadline(id("a"), id("e")),
+            Timer::Age(id("b")),
+            Timer::Remains,
+        ] {
+            events.after(Duration::ZERO, timer);
+        }
+        events.forget_timers(&id("a"));
+        assert_eq!(events.due(), [Timer::Age(id("b")), Timer::Remains]);
     }
 }

@@ -211,6 +211,7 @@ impl Jailer {
                 };
                 self.tell_about(id, closed);
                 if let Some(session) = self.sessions.remove(id) {
+                    self.events.forget_timers(id);
                     self.vacate(session.block, session.on_disk);
                     self.events.forget(session.control.as_fd(), session.tokens[0]);
                     self.depart(id.clone(), session, reason);

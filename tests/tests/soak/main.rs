@@ -125,7 +125,15 @@ fn after_many_sessions_the_host_has_what_it_had_and_the_daemons_have_not_grown()
     run(&daemon, WARM_UP, until(WARM_UP_TIME));
     let (warm, before, memory) = (next(), host.settled(), host.memory());
     let begun = Instant::now();
-    run(&daemon, number.map_or(usize::MAX, |number| warm + number), until(TIME));
+    match number {
+        None => run(&daemon, usize::MAX, until(TIME)),
+        Some(number) => {
+            for part in (1..=number.div_ceil(1000)).map(|part| (part * 1000).min(number)) {
+                run(&daemon, warm + part, None);
+                println!("after {part}: RSS {:?}", host.memory());
+            }
+        }
+    }
     let took = begun.elapsed();
     let (after, sessions) = (host.settled(), next());
     let grown: [i64; 2] = std::array::from_fn(|index| host.memory()[index] - memory[index]);
