@@ -36,6 +36,7 @@ const FEATURES: &[&str] = &[
     "files",
     "interrupt",
     "signal",
+    "ledger",
 ];
 
 /// What all executions of this daemon share.

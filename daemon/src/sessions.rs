@@ -12,7 +12,7 @@ use tonic::{Request, Response, Status};
 use crate::calls::{Turned, record_origin, record_refusal, with_role};
 use crate::config::Role;
 use crate::host::Host;
-use crate::ledger::{LedgerError, SessionOpened};
+use crate::ledger::{Keep, LedgerError, SessionOpened};
 use crate::pages::{self, page};
 use crate::principal::Principal;
 use crate::run::fields::Fields;
@@ -70,11 +70,12 @@ impl Sessions for SessionsService {
         &self,
         request: Request<v1::SessionsListRequest>,
     ) -> Result<Response<v1::SessionsListResponse>, Status> {
-        let principal = principal(&request);
+        let principal = if request.get_ref().all_tenants {
+            with_role(&request, Role::Operator)?
+        } else {
+            principal(&request)
+        };
         let asked = request.into_inner();
-        if asked.all_tenants && !principal.may(Role::Operator) {
-            return Err(Problem::Role(Role::Operator).into());
-        }
         Ok(Response::new(list(&self.0.registry.sessions(), &asked, &principal)?))
     }
 
@@ -100,9 +101,9 @@ impl Sessions for SessionsService {
         &self,
         request: Request<v1::SessionsCloseRequest>,
     ) -> Result<Response<v1::SessionsCloseResponse>, Status> {
-        let principal = principal(&request);
-        if !principal.may(Role::Runner) && !principal.may(Role::Operator) {
-            return Err(Problem::Role(Role::Runner).into());
+        let mut principal = principal(&request);
+        if !principal.may(Role::Operator) {
+            principal = with_role(&request, Role::Runner)?;
         }
         let asked = request.into_inner();
         let mut fields = Fields::default();
@@ -178,6 +179,7 @@ fn open_record(session: &Session) -> SessionOpened {
         policy_hash: session.policy.hash.clone(),
         template: session.template.id.clone(),
         limits: crate::calls::record_limits(&session.limits),
+        keep: Keep::from(&session.policy.retention),
         expire_time: session.settings().expire_time,
         time: session.create_time,
     }

@@ -108,6 +108,9 @@ pub enum Problem {
     JailDied(&'static str),
     #[error("{0}")]
     Ledger(#[from] LedgerError),
+    /// Too many calls read the ledger.
+    #[error("{0} such calls read the ledger already, which is as many as may")]
+    LedgerBusy(usize),
     /// Files on their way in or out have no place.
     #[error("{0}")]
     Spool(#[from] SpoolError),
@@ -219,7 +222,10 @@ impl Problem {
             Self::CallerGone => Reason::CallerGone,
             Self::Draining => Reason::Draining,
             Self::Jailer(_) => Reason::JailerGone,
+            Self::Ledger(error) if error.is_full() => Reason::LedgerFull,
+            Self::Ledger(error) if error.is_damage() => Reason::LedgerBroken,
             Self::Ledger(_) => Reason::LedgerUnavailable,
+            Self::LedgerBusy(_) => Reason::LedgerBusy,
             Self::Spool(_) => Reason::StorageQuota,
             Self::Configuration(_) => Reason::Configuration,
             Self::Jail(Refusal::Busy(_)) => Reason::HostBusy,
@@ -295,6 +301,14 @@ impl Problem {
             }
             Self::QueueFull(_) => {
                 details.add_quota_failure_violation("limits.queue", self.to_string());
+                details.set_retry_info(Some(RETRY));
+            }
+            Self::Ledger(error) if error.is_full() => {
+                details.add_quota_failure_violation("state", self.to_string());
+                details.set_retry_info(Some(RETRY));
+            }
+            Self::LedgerBusy(_) => {
+                details.add_quota_failure_violation("ledger", self.to_string());
                 details.set_retry_info(Some(RETRY));
             }
             Self::Draining | Self::Jail(Refusal::Busy(_)) => {

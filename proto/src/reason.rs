@@ -62,9 +62,13 @@ impl Reason {
             | Self::FileChanged
             | Self::HostCannotEnforce
             | Self::Configuration => Code::FailedPrecondition,
-            Self::SessionQuota | Self::QueueFull | Self::StorageQuota | Self::DiskFull | Self::FileQuota => {
-                Code::ResourceExhausted
-            }
+            Self::SessionQuota
+            | Self::QueueFull
+            | Self::StorageQuota
+            | Self::DiskFull
+            | Self::FileQuota
+            | Self::LedgerFull
+            | Self::LedgerBusy => Code::ResourceExhausted,
             Self::HostBusy | Self::Draining | Self::JailerGone | Self::LedgerUnavailable => Code::Unavailable,
             Self::StartTimeout | Self::FileTimeout => Code::DeadlineExceeded,
             Self::CallerGone => Code::Cancelled,

@@ -2,31 +2,45 @@
 
 use std::fs::File;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::SystemTime;
 
-use rusqlite::{Connection, Transaction, TransactionBehavior};
-use tokio::sync::mpsc;
+use rusqlite::{Connection, TransactionBehavior};
+use tokio::sync::{mpsc, watch};
+use tracing::{info, warn};
 
 use brig_jailer::ids::Id;
 
-use super::entry::{Entry, Problem};
-use super::record::{Accept, Finish, OpenEnds, Record, Refused, SessionClosed, SessionOpened};
+use super::chain::{self, Head};
+use super::entry::{Entry, Pen, Problem};
+use super::query::Filter;
+use super::record::{Accept, Erased, Finish, OpenEnds, Record, Refused, SessionClosed, SessionOpened, hex};
+use super::removal::{self, Progress, Swept};
 use super::{Answer, LedgerError, Options, database, read, schema};
 
 /// Requests that are written at one time, at most.
 const BATCH: usize = 128;
 /// Written bytes after which the log is copied into the database.
 const CHECKPOINT_BYTES: usize = 4 * 1024 * 1024;
+/// Entries after which the head of the chain is told to the journal.
+const HEAD_EVERY: i64 = 1000;
 
 const RUNNING: &str = "SELECT execution FROM executions WHERE finish_number IS NULL ORDER BY accept_number";
 const OPEN: &str = "SELECT session FROM sessions WHERE close_number IS NULL ORDER BY open_number";
 
 pub(super) enum Request {
     Accept(Box<Accept>, Answer<()>),
-    Finish(Box<Finish>, Answer<()>),
+    Finish(Arc<Finish>, Answer<()>),
     Refused(Box<Refused>, Answer<()>),
     Opened(Box<SessionOpened>, Answer<()>),
-    Closed(SessionClosed, Answer<()>),
+    Closed(Arc<SessionClosed>, Answer<()>),
+    Erased(Box<Erased>, Answer<()>),
+    /// Removes some bodies and names, of entries after the one and up to the other.
+    Erase(Box<Filter>, i64, i64, Answer<Progress>),
+    /// Removes some of what may go at this time, in milliseconds since 1970.
+    Sweep(i64, Answer<Swept>),
+    /// Cuts the log; false if readers are in the way.
+    Scrub(Answer<bool>),
     Settle(OpenEnds, Answer<()>),
     OpenEnds(Answer<OpenEnds>),
     Get(Id, Answer<Option<Record>>),
@@ -40,6 +54,9 @@ pub(super) struct Writer {
     reserve_bytes: u64,
     /// Written since the log was last copied into the database.
     written: usize,
+    head: watch::Sender<Head>,
+    /// The head that was told to the journal last.
+    told: i64,
     /// Held as long as the writer lives.
     _lock: File,
 }
@@ -47,17 +64,28 @@ pub(super) struct Writer {
 impl Writer {
     pub(super) fn open(path: &Path, options: &Options) -> Result<Self, LedgerError> {
         let lock = database::lock(path)?;
-        let connection = database::open(path, options)?;
-        let reserve_bytes = options.reserve_bytes;
+        let mut connection = database::open(path, options)?;
+        schema::migrate(&mut connection, path)?;
+        let head = chain::head(&connection).map_err(|source| LedgerError::Unreadable {
+            path: path.to_owned(),
+            source,
+        })?;
         let mut writer = Self {
             path: path.to_owned(),
             connection,
-            reserve_bytes,
+            reserve_bytes: options.reserve_bytes,
             written: 0,
+            head: watch::Sender::new(head),
+            told: 0,
             _lock: lock,
         };
-        schema::migrate(&mut writer.connection, path)?;
+        writer.tell_head();
         Ok(writer)
+    }
+
+    /// The head of the chain, as it is from time to time.
+    pub(super) fn head(&self) -> watch::Receiver<Head> {
+        self.head.subscribe()
     }
 
     /// Serves requests until the last handle is gone or `Close` comes; what waits then is still done.
@@ -69,14 +97,25 @@ impl Writer {
             if !closing.is_empty() {
                 inbox.close();
             }
+            if self.head.borrow().number >= self.told + HEAD_EVERY {
+                self.tell_head();
+            }
             if self.written >= CHECKPOINT_BYTES && inbox.is_empty() {
                 self.checkpoint();
             }
         }
+        self.tell_head();
         drop(self);
         for answer in closing {
             let _ = answer.send(Ok(()));
         }
+    }
+
+    /// Notes the head of the chain where whoever writes to the ledger's file can't change it.
+    fn tell_head(&mut self) {
+        let head = *self.head.borrow();
+        self.told = head.number;
+        info!(ledger_head = %hex(&head.hash), ledger_sequence = head.number, "ledger head");
     }
 
     fn serve(&mut self, batch: Batch) {
@@ -85,6 +124,9 @@ impl Writer {
         for (adopted, answer) in batch.settles {
             let settled = self.settle(&adopted);
             let _ = answer.send(settled.map_err(|source| self.unwritable(source)));
+        }
+        for removal in batch.removals {
+            self.remove(removal);
         }
         for (execution, answer) in batch.gets {
             let _ = answer.send(self.get(&execution));
@@ -121,14 +163,14 @@ impl Writer {
             return Ok(Vec::new());
         }
         let room = self.room();
-        self.transact(durability, |transaction, written| {
+        self.transact(durability, |pen| {
             let mut results = Vec::new();
             for entry in entries {
-                results.push(match (entry, &room) {
-                    (Entry::Accept(_) | Entry::Refused(_) | Entry::Opened(_), Err((free_bytes, needed_bytes))) => {
+                results.push(match &room {
+                    Err((free_bytes, needed_bytes)) if entry.needs_room() => {
                         Err(Problem::NoSpace(*free_bytes, *needed_bytes))
                     }
-                    _ => entry.insert(transaction, written)?,
+                    _ => entry.insert(pen)?,
                 });
             }
             Ok(results)
@@ -145,18 +187,46 @@ impl Writer {
     pub(super) fn transact<T>(
         &mut self,
         durability: Durability,
-        write: impl FnOnce(&Transaction<'_>, &mut usize) -> rusqlite::Result<T>,
+        write: impl FnOnce(&mut Pen<'_>) -> rusqlite::Result<T>,
     ) -> rusqlite::Result<T> {
         self.connection
             .pragma_update(None, "synchronous", durability.pragma())?;
         let transaction = self
             .connection
             .transaction_with_behavior(TransactionBehavior::Immediate)?;
-        let mut written = 0;
-        let result = write(&transaction, &mut written)?;
+        let before = *self.head.borrow();
+        let mut pen = Pen {
+            transaction: &transaction,
+            head: before,
+            written: 0,
+        };
+        let result = write(&mut pen)?;
+        let (head, written) = (pen.head, pen.written);
         transaction.commit()?;
         self.written += written;
+        self.head.send_if_modified(|known| std::mem::replace(known, head) != head);
         Ok(result)
+    }
+
+    fn remove(&mut self, removal: Removal) {
+        match removal {
+            Removal::Erase(filter, after, last, answer) => {
+                let erased = self.transact(Durability::Synced, |pen| {
+                    removal::erase(pen.transaction, &filter, after, last)
+                });
+                let _ = answer.send(erased.map_err(|source| self.unwritable(source)));
+            }
+            Removal::Sweep(now_ms, answer) => {
+                let swept = self.transact(Durability::Committed, |pen| removal::sweep(pen.transaction, now_ms));
+                let _ = answer.send(swept.map_err(|source| self.unwritable(source)));
+            }
+            Removal::Scrub(answer) => {
+                let cut = self
+                    .connection
+                    .query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |row| row.get::<_, bool>(0));
+                let _ = answer.send(cut.map(|busy| !busy).map_err(|source| self.unwritable(source)));
+            }
+        }
     }
 
     /// Ends what a former brigd left running, but for what was adopted.
@@ -164,24 +234,22 @@ impl Writer {
         let (executions, sessions) = (self.ids(RUNNING)?, self.ids(OPEN)?);
         let time = SystemTime::now();
         let lost = executions.into_iter().filter(|id| !adopted.executions.contains(id));
-        let lost = lost.map(|id| Entry::Finish(Box::new(Finish::lost(id, time))));
+        let lost = lost.map(|id| Entry::Finish(Arc::new(Finish::lost(id, time))));
         let closed = sessions.into_iter().filter(|id| !adopted.sessions.contains(id));
         let closed = closed.map(|session| {
-            Entry::Closed(SessionClosed {
+            Entry::Closed(Arc::new(SessionClosed {
                 session,
                 reason: "lost".to_owned(),
                 time,
-            })
+            }))
         });
         let entries: Vec<Entry> = lost.chain(closed).collect();
         if entries.is_empty() {
             return Ok(());
         }
-        tracing::warn!(count = entries.len(), "executions or sessions lost");
-        self.transact(Durability::Synced, |transaction, written| {
-            entries
-                .iter()
-                .try_for_each(|entry| entry.insert(transaction, written).map(|_| ()))
+        warn!(count = entries.len(), "executions or sessions lost");
+        self.transact(Durability::Synced, |pen| {
+            entries.iter().try_for_each(|entry| entry.insert(pen).map(|_| ()))
         })
     }
 
@@ -219,7 +287,7 @@ impl Writer {
             .connection
             .query_row("PRAGMA wal_checkpoint(PASSIVE)", [], |_| Ok(()));
         if let Err(error) = copied {
-            tracing::warn!(path = %self.path.display(), %error, "ledger checkpoint");
+            warn!(path = %self.path.display(), %error, "ledger checkpoint");
         }
         self.written = 0;
     }
@@ -257,12 +325,20 @@ impl Writer {
     }
 }
 
+/// What is to be removed.
+enum Removal {
+    Erase(Box<Filter>, i64, i64, Answer<Progress>),
+    Sweep(i64, Answer<Swept>),
+    Scrub(Answer<bool>),
+}
+
 /// Waiting requests by what they need.
 #[derive(Default)]
 struct Batch {
     accepts: Vec<(Entry, Answer<()>)>,
     finishes: Vec<(Entry, Answer<()>)>,
     settles: Vec<(OpenEnds, Answer<()>)>,
+    removals: Vec<Removal>,
     gets: Vec<(Id, Answer<Option<Record>>)>,
     open_ends: Vec<Answer<OpenEnds>>,
 }
@@ -277,6 +353,12 @@ impl Batch {
                 Request::Finish(finish, answer) => batch.finishes.push((Entry::Finish(finish), answer)),
                 Request::Opened(opened, answer) => batch.accepts.push((Entry::Opened(opened), answer)),
                 Request::Closed(closed, answer) => batch.finishes.push((Entry::Closed(closed), answer)),
+                Request::Erased(erased, answer) => batch.finishes.push((Entry::Erased(erased), answer)),
+                Request::Erase(filter, after, last, answer) => {
+                    batch.removals.push(Removal::Erase(filter, after, last, answer));
+                }
+                Request::Sweep(now_ms, answer) => batch.removals.push(Removal::Sweep(now_ms, answer)),
+                Request::Scrub(answer) => batch.removals.push(Removal::Scrub(answer)),
                 Request::Settle(adopted, answer) => batch.settles.push((adopted, answer)),
                 Request::OpenEnds(answer) => batch.open_ends.push(answer),
                 Request::Get(execution, answer) => batch.gets.push((execution, answer)),
