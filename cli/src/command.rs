@@ -11,6 +11,7 @@ use crate::execution::ExecutionCommand;
 use crate::exit::Exit;
 use crate::failure::Failure;
 use crate::files::{GetOptions, LsOptions, PutOptions, WatchOptions};
+use crate::ledger::LedgerCommand;
 use crate::options::Format;
 use crate::output::screen::Screen;
 use crate::policy::PolicyCommand;
@@ -106,6 +107,8 @@ pub(crate) enum Command {
     Session(SessionCommand),
     #[command(subcommand)]
     Execution(ExecutionCommand),
+    #[command(subcommand)]
+    Ledger(LedgerCommand),
     Doctor(DoctorOptions),
     #[command(subcommand)]
     Policy(PolicyCommand),
@@ -129,6 +132,7 @@ impl Command {
             Self::Watch(options) => options.format.format(),
             Self::Session(command) => command.format(),
             Self::Execution(command) => command.format(),
+            Self::Ledger(command) => command.format(),
             Self::Doctor(options) => options.format(),
             Self::Policy(_) | Self::Template(_) | Self::Schema(_) | Self::Version => Format::Text,
         }

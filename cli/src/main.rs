@@ -11,6 +11,7 @@ mod failure;
 mod files;
 mod follow;
 mod identity;
+mod ledger;
 mod options;
 mod output;
 mod policy;
@@ -49,6 +50,7 @@ fn main() -> ExitCode {
         Command::Watch(options) => files::watch(options, &mut screen),
         Command::Session(command) => session::session(command, &mut screen),
         Command::Execution(command) => execution::execution(command, &mut screen),
+        Command::Ledger(command) => ledger::ledger(command, &mut screen),
         Command::Doctor(options) => doctor::doctor(options, &mut screen),
         Command::Policy(command) => policy::policy(command, &mut screen),
         Command::Template(command) => template::template(command, &mut screen),

@@ -295,6 +295,8 @@ impl Ledger {
 
     /// Removes the bodies and names of the entries that a filter finds, and records that before. Gives how many
     /// entries lost something.
+    ///
+    /// Ends with the database written anew, which takes its time if it is big; nothing is accepted meanwhile.
     pub async fn erase(&self, filter: Filter, mut record: Erased) -> Result<u64, LedgerError> {
         let last = self.head.borrow().number;
         record.entries = self.count(filter.clone()).await?;
@@ -311,6 +313,7 @@ impl Ledger {
             }
             after = progress.number;
         }
+        self.ask(Request::Rewrite).await?;
         self.scrub().await;
         info!(entries, "ledger bodies erased");
         Ok(entries)

@@ -30,7 +30,7 @@ pub(super) enum Entry {
 }
 
 /// Why one entry of a group was not written.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(super) enum Problem {
     Exists(Id),
     NotRunning(Id),

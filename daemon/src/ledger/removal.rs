@@ -1,6 +1,7 @@
 //! Removes bodies and names, never entries: on request, and when their time has run out.
 //!
-//! What is deleted is overwritten with zeros (`secure_delete`); the log, which still has it, is then cut.
+//! What is deleted is overwritten with zeros (`secure_delete`); the log, which still has it, is then cut. After a removal
+//! on request the database is also written anew: pages keep copies of rows that were moved.
 
 use rusqlite::types::{ToSql, Value as Sql};
 use rusqlite::{Connection, Row, Transaction, params, params_from_iter};

@@ -39,6 +39,8 @@ pub(super) enum Request {
     Erase(Box<Filter>, i64, i64, Answer<Progress>),
     /// Removes some of what may go at this time, in milliseconds since 1970.
     Sweep(i64, Answer<Swept>),
+    /// Writes the database anew, so that no page has anything left in it that was removed.
+    Rewrite(Answer<()>),
     /// Cuts the log; false if readers are in the way.
     Scrub(Answer<bool>),
     Settle(OpenEnds, Answer<()>),
@@ -162,14 +164,12 @@ impl Writer {
         if entries.peek().is_none() {
             return Ok(Vec::new());
         }
-        let room = self.room();
+        let room = self.room(self.reserve_bytes);
         self.transact(durability, |pen| {
             let mut results = Vec::new();
             for entry in entries {
                 results.push(match &room {
-                    Err((free_bytes, needed_bytes)) if entry.needs_room() => {
-                        Err(Problem::NoSpace(*free_bytes, *needed_bytes))
-                    }
+                    Err(problem) if entry.needs_room() => Err(problem.clone()),
                     _ => entry.insert(pen)?,
                 });
             }
@@ -219,6 +219,9 @@ impl Writer {
             Removal::Sweep(now_ms, answer) => {
                 let swept = self.transact(Durability::Committed, |pen| removal::sweep(pen.transaction, now_ms));
                 let _ = answer.send(swept.map_err(|source| self.unwritable(source)));
+            }
+            Removal::Rewrite(answer) => {
+                let _ = answer.send(self.rewrite());
             }
             Removal::Scrub(answer) => {
                 let cut = self
@@ -292,14 +295,28 @@ impl Writer {
         self.written = 0;
     }
 
-    /// Whether there is space to accept work; else how much there is and should be.
-    fn room(&self) -> Result<(), (u64, u64)> {
+    /// SQLite moves rows from page to page and leaves copies in what is free there; only a new file has none.
+    ///
+    /// Nothing else is written meanwhile. The log and the temporary file each become as large as the database.
+    fn rewrite(&mut self) -> Result<(), LedgerError> {
+        let size = std::fs::metadata(&self.path).map_err(|source| LedgerError::File {
+            path: self.path.clone(),
+            source,
+        })?;
+        let needed = size.len().saturating_mul(2).saturating_add(self.reserve_bytes);
+        self.room(needed).map_err(|problem| self.explain(problem))?;
+        let rewritten = self.connection.execute_batch("VACUUM");
+        rewritten.map_err(|source| self.unwritable(source))
+    }
+
+    /// Whether so many bytes are free.
+    fn room(&self, needed: u64) -> Result<(), Problem> {
         let Ok(stat) = rustix::fs::statvfs(&self.path) else {
             return Ok(());
         };
         let free = stat.f_bavail.saturating_mul(stat.f_frsize);
-        if free < self.reserve_bytes {
-            Err((free, self.reserve_bytes))
+        if free < needed {
+            Err(Problem::NoSpace(free, needed))
         } else {
             Ok(())
         }
@@ -329,6 +346,7 @@ impl Writer {
 enum Removal {
     Erase(Box<Filter>, i64, i64, Answer<Progress>),
     Sweep(i64, Answer<Swept>),
+    Rewrite(Answer<()>),
     Scrub(Answer<bool>),
 }
 
@@ -358,6 +376,7 @@ impl Batch {
                     batch.removals.push(Removal::Erase(filter, after, last, answer));
                 }
                 Request::Sweep(now_ms, answer) => batch.removals.push(Removal::Sweep(now_ms, answer)),
+                Request::Rewrite(answer) => batch.removals.push(Removal::Rewrite(answer)),
                 Request::Scrub(answer) => batch.removals.push(Removal::Scrub(answer)),
                 Request::Settle(adopted, answer) => batch.settles.push((adopted, answer)),
                 Request::OpenEnds(answer) => batch.open_ends.push(answer),
