@@ -34,6 +34,7 @@ mod writer;
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant, SystemTime};
 
 use rusqlite::ErrorCode;
@@ -154,6 +155,7 @@ pub struct Ledger {
     refusals: Arc<Refusals>,
     /// The head of the chain.
     head: watch::Receiver<Head>,
+    rewriting: Arc<AtomicBool>,
 }
 
 impl Ledger {
@@ -168,7 +170,7 @@ impl Ledger {
     pub fn open_with(path: &Path, options: &Options) -> Result<Self, LedgerError> {
         let writer = Writer::open(path, options)?;
         let (requests, inbox) = mpsc::channel(QUEUE);
-        let head = writer.head();
+        let (head, rewriting) = (writer.head(), writer.rewriting());
         std::thread::Builder::new()
             .name("ledger".to_owned())
             .spawn(move || writer.run(inbox))
@@ -181,7 +183,13 @@ impl Ledger {
             readers: Readers::new(path.to_owned()),
             refusals: Arc::default(),
             head,
+            rewriting,
         })
+    }
+
+    /// Whether the writer is busy for long after an erasure, and nothing is wrong with that.
+    pub fn is_rewriting(&self) -> bool {
+        self.rewriting.load(Ordering::Relaxed)
     }
 
     /// Records that an execution will run; it must not start before this returned.

@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use brig_proto::v1::executions_client::ExecutionsClient;
 use brig_proto::v1::files_client::FilesClient;
 use brig_proto::v1::host_client::HostClient;
+use brig_proto::v1::ledger_client::LedgerClient;
 use brig_proto::v1::sessions_client::SessionsClient;
 use brig_proto::v1::{
     ExecuteRequest, Execution, ExecutionEvent, ExecutionSpec, ExecutionState, ExecutionsAttachRequest,
@@ -64,6 +65,11 @@ impl Client {
     /// The same of Files.
     pub fn files(&self) -> FilesClient<Channel> {
         FilesClient::new(self.channel.clone())
+    }
+
+    /// The same of Ledger.
+    pub fn ledger(&self) -> LedgerClient<Channel> {
+        LedgerClient::new(self.channel.clone())
     }
 
     /// Waits for an answer.

@@ -23,7 +23,7 @@ use crate::{Client, DEADLINE};
 /// Who brigd runs as: a user that every host has.
 const USER: &str = "nobody";
 /// The number of that user. Source: base-passwd of Debian.
-const UID: u32 = 65534;
+pub const UID: u32 = 65534;
 
 /// One of the two.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -42,6 +42,8 @@ pub struct Setup {
     pub handover_grace: &'static str,
     /// How long a brigd that is told to stop waits for one-shot runs.
     pub drain: &'static str,
+    /// Where the ledger lies, if not beside the rest; brigd's user must be able to write there.
+    pub state: Option<PathBuf>,
 }
 
 /// The pair, in a directory of its own.
@@ -63,6 +65,7 @@ impl Default for Setup {
             grace: "30s",
             handover_grace: "5m",
             drain: "1s",
+            state: None,
         }
     }
 }
@@ -192,12 +195,17 @@ impl Services {
     /// The status that an execution has in the ledger: `None` without an accept row, empty without an end.
     pub fn recorded(&self, execution: &str) -> Option<String> {
         let flags = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX;
-        let ledger = Connection::open_with_flags(self.directory.path().join("state/ledger.db"), flags).unwrap();
+        let ledger = Connection::open_with_flags(self.state().join("ledger.db"), flags).unwrap();
         let select = "SELECT coalesce(status, '') FROM executions WHERE execution = ?1";
         ledger
             .query_row(select, [execution], |row| row.get(0))
             .optional()
             .unwrap()
+    }
+
+    fn state(&self) -> PathBuf {
+        let beside = || self.directory.path().join("state");
+        self.setup.state.clone().unwrap_or_else(beside)
     }
 
     fn slot(&mut self, service: Service) -> &mut Option<Started> {
@@ -219,8 +227,11 @@ impl Services {
         let (places, directory) = (Places::find(), self.directory.path().display());
         let text = format!(
             "socket = \"{directory}/run/brigd.sock\"\nsocket_group = \"\"\njailer_socket = \"{directory}/jailer.sock\"\n\
-             state = \"{directory}/state\"\npolicies = [{:?}]\nimages = {:?}\n\n[limits]\ndrain = {:?}\n",
-            places.policies, places.images, self.setup.drain
+             state = {:?}\npolicies = [{:?}]\nimages = {:?}\n\n[limits]\ndrain = {:?}\n",
+            self.state(),
+            places.policies,
+            places.images,
+            self.setup.drain
         );
         File::create(self.directory.path().join("brigd.toml"))
             .unwrap()

@@ -1,7 +1,7 @@
 //! Removing bodies and names on request.
 
 use std::collections::VecDeque;
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant, SystemTime};
 
 use brig_proto::sizes::SENTENCE_MAX;
@@ -11,7 +11,7 @@ use prost::Message;
 use sha2::{Digest, Sha256};
 
 use super::filter::{self, Asked};
-use crate::ledger::{Erased, Ledger};
+use crate::ledger::{Erased, Ledger, LedgerError};
 use crate::principal::Principal;
 use crate::run::fields::Fields;
 use crate::status::Problem;
@@ -36,9 +36,11 @@ struct Answered {
 }
 
 /// Removes what is asked for, or counts it.
+///
+/// What was begun goes on when the caller is gone: it is recorded already.
 pub(super) async fn erase(
     ledger: &Ledger,
-    remembered: &Remembered,
+    remembered: &Arc<Remembered>,
     asked: &v1::LedgerEraseRequest,
     principal: &Principal,
 ) -> Result<v1::LedgerEraseResponse, Problem> {
@@ -62,9 +64,14 @@ pub(super) async fn erase(
         message: asked.comment.clone(),
         time: SystemTime::now(),
     };
-    let answer = answer(ledger.erase(filter, record).await?);
-    remembered.add(&principal.tenant, &asked.request_id, digest, answer);
-    Ok(answer)
+    let (ledger, remembered) = (ledger.clone(), Arc::clone(remembered));
+    let (tenant, request) = (principal.tenant.clone(), asked.request_id.clone());
+    let erasing = tokio::spawn(async move {
+        let answer = answer(ledger.erase(filter, record).await?);
+        remembered.add(&tenant, &request, digest, answer);
+        Ok(answer)
+    });
+    erasing.await.unwrap_or(Err(LedgerError::Closed)).map_err(Problem::Ledger)
 }
 
 fn check(asked: &v1::LedgerEraseRequest) -> Result<(), Problem> {

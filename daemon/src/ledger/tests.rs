@@ -9,6 +9,7 @@ use super::writer::Durability;
 use super::*;
 
 mod chained;
+mod measure;
 mod removed;
 
 fn id(text: &str) -> Id {

@@ -3,6 +3,7 @@
 use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::SystemTime;
 
 use rusqlite::{Connection, TransactionBehavior};
@@ -59,6 +60,8 @@ pub(super) struct Writer {
     head: watch::Sender<Head>,
     /// The head that was told to the journal last.
     told: i64,
+    /// Whether the database is being written anew, which can take long.
+    rewriting: Arc<AtomicBool>,
     /// Held as long as the writer lives.
     _lock: File,
 }
@@ -79,6 +82,7 @@ impl Writer {
             written: 0,
             head: watch::Sender::new(head),
             told: 0,
+            rewriting: Arc::default(),
             _lock: lock,
         };
         writer.tell_head();
@@ -88,6 +92,11 @@ impl Writer {
     /// The head of the chain, as it is from time to time.
     pub(super) fn head(&self) -> watch::Receiver<Head> {
         self.head.subscribe()
+    }
+
+    /// Whether the database is being written anew.
+    pub(super) fn rewriting(&self) -> Arc<AtomicBool> {
+        Arc::clone(&self.rewriting)
     }
 
     /// Serves requests until the last handle is gone or `Close` comes; what waits then is still done.
@@ -305,7 +314,9 @@ impl Writer {
         })?;
         let needed = size.len().saturating_mul(2).saturating_add(self.reserve_bytes);
         self.room(needed).map_err(|problem| self.explain(problem))?;
+        self.rewriting.store(true, Ordering::Relaxed);
         let rewritten = self.connection.execute_batch("VACUUM");
+        self.rewriting.store(false, Ordering::Relaxed);
         rewritten.map_err(|source| self.unwritable(source))
     }
 
