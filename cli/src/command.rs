@@ -5,6 +5,7 @@ use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 
+use crate::context::ContextCommand;
 use crate::doctor::DoctorOptions;
 use crate::exec::{self, ExecOptions};
 use crate::execution::ExecutionCommand;
@@ -106,6 +107,8 @@ pub(crate) enum Command {
     #[command(subcommand)]
     Session(SessionCommand),
     #[command(subcommand)]
+    Context(ContextCommand),
+    #[command(subcommand)]
     Execution(ExecutionCommand),
     #[command(subcommand)]
     Ledger(LedgerCommand),
@@ -131,6 +134,7 @@ impl Command {
             Self::Ls(options) => options.format.format(),
             Self::Watch(options) => options.format.format(),
             Self::Session(command) => command.format(),
+            Self::Context(command) => command.format(),
             Self::Execution(command) => command.format(),
             Self::Ledger(command) => command.format(),
             Self::Doctor(options) => options.format(),
@@ -153,7 +157,7 @@ mod tests {
 
     #[test]
     fn what_is_not_in_this_version_is_an_unknown_option() {
-        let error = Brig::try_parse_from(["brig", "run", "--context", "x", "-c", "1"]).unwrap_err();
+        let error = Brig::try_parse_from(["brig", "run", "--package", "x", "-c", "1"]).unwrap_err();
         assert_eq!(error.exit_code(), 2);
     }
 

@@ -3,6 +3,7 @@
 
 mod command;
 mod connect;
+mod context;
 mod doctor;
 mod exec;
 mod execution;
@@ -49,6 +50,7 @@ fn main() -> ExitCode {
         Command::Ls(options) => files::ls(options, &mut screen),
         Command::Watch(options) => files::watch(options, &mut screen),
         Command::Session(command) => session::session(command, &mut screen),
+        Command::Context(command) => context::context(command, &mut screen),
         Command::Execution(command) => execution::execution(command, &mut screen),
         Command::Ledger(command) => ledger::ledger(command, &mut screen),
         Command::Doctor(options) => doctor::doctor(options, &mut screen),

@@ -160,7 +160,10 @@ async fn call_daemon(
     let mut call = Call::new(channel.clone(), interrupts, show, patience).collecting(job.collector);
     let spec = Box::new(job.spec);
     match &options.place.session {
-        Some(session) => call.until_end(&in_session(session, spec)).await,
+        Some(session) => {
+            let context = options.place.context.as_deref().unwrap_or_default();
+            call.until_end(&in_session(session, context, spec)).await
+        }
         None if options.place.keep => keep(options, channel, call, spec).await,
         None => {
             let inputs = job.inputs;
@@ -169,11 +172,11 @@ async fn call_daemon(
     }
 }
 
-fn in_session(session: &str, spec: Box<ExecutionSpec>) -> Begin {
+fn in_session(session: &str, context: &str, spec: Box<ExecutionSpec>) -> Begin {
     Begin::Execute(Box::new(ExecuteRequest {
         session_id: session.to_owned(),
+        context_id: context.to_owned(),
         spec: Some(*spec),
-        ..ExecuteRequest::default()
     }))
 }
 
@@ -187,7 +190,7 @@ async fn keep(
     let created = session::create::ask(channel.clone(), request::kept_session(options)).await?;
     let session = created.session;
     let mut call = call.hinting(how_to_go_on(&session));
-    let outcome = call.until_end(&in_session(&session.session_id, spec)).await;
+    let outcome = call.until_end(&in_session(&session.session_id, "", spec)).await;
     if !call.is_accepted() {
         // The refusal is what its caller has to know; a session that can't be closed ends when it is idle.
         session::close::ask(channel, &session.session_id).await.ok();

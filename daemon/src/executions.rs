@@ -22,7 +22,8 @@ use crate::host::Host;
 use crate::ledger::{self, Accept, Body, Keep, Kind, LedgerError};
 use crate::pages::{self, page};
 use crate::principal::Principal;
-use crate::run::admit::{Content, Job, Work, admit, admit_within};
+use crate::run::admit::{Content, Job, Work, admit, admit_in_context, admit_within};
+use crate::run::context::{self, Seat, Turn};
 use crate::run::execution::{Caller, Execution, StopCause, work_bytes};
 use crate::run::fields::Fields;
 use crate::run::kept::{self, Session};
@@ -129,6 +130,10 @@ impl Executions for ExecutionsService {
         let asked = request.into_inner();
         let execution = self.0.registry.get(&principal, "execution_id", &asked.execution_id)?;
         let signal = checked_signal(&asked)?;
+        if execution.seat.is_some() {
+            let message = "runs in a context, which lives on; Interrupt and Cancel are for it";
+            return Err(wrong_field("execution_id", Reason::NotApplicable, message).into());
+        }
         running(&execution)?;
         execution.signal(asked.signal);
         execution.remember(&self.0.jailer).await;
@@ -152,7 +157,10 @@ impl Executions for ExecutionsService {
             execution.remember(&self.0.jailer).await;
             tokio::spawn(Arc::clone(&execution).end_interrupted());
         }
-        self.send_signal(&execution, SIGINT).await?;
+        // In a context, whoever watches it tells the interpreter, by the name of the execution.
+        if execution.seat.is_none() {
+            self.send_signal(&execution, SIGINT).await?;
+        }
         Ok(Response::new(v1::ExecutionsInterruptResponse { state: state.into() }))
     }
 
@@ -199,17 +207,21 @@ impl ExecutionsService {
         }
         let sent = Sha256::digest(asked.encode_to_vec());
         let session = host.registry.session(principal, &asked.session_id)?;
-        if !asked.context_id.is_empty() {
-            let message = "contexts are not built yet; without one, code gets an interpreter of its own";
-            return Err(wrong_field("context_id", Reason::NotApplicable, message));
-        }
+        let context = match asked.context_id.as_str() {
+            "" => None,
+            id => Some(session.contexts.get(id)?),
+        };
         let mut spec = asked
             .spec
             .ok_or_else(|| wrong_field("spec", Reason::MissingValue, "says what is to be run"))?;
-        let mut job = admit_within(&mut spec, &session)?;
+        let mut job = match &context {
+            None => admit_within(&mut spec, &session)?,
+            Some(context) => admit_in_context(&mut spec, &session, context.language)?,
+        };
         inputs::take(&mut job, &host.spool, &mut tokio_stream::empty()).await?;
         let digest = digest(&sent, &job);
-        let execution = Execution::new(&job, spec, digest, Arc::clone(principal), Some(session));
+        let mut execution = Execution::new(&job, spec, digest, Arc::clone(principal), Some(session));
+        execution.seat = context.as_deref().map(Seat::new);
         self.enter(Arc::new(execution), job).await
     }
 
@@ -230,7 +242,12 @@ impl ExecutionsService {
     async fn accept(&self, execution: &Arc<Execution>, job: Job) -> Result<(), Problem> {
         let host = Arc::clone(&self.0);
         let used = execution.kept.as_ref().map(Session::enter).transpose()?;
-        let place: Place = host.queue.enter(&execution.log)?;
+        let turn = take_turn(execution)?;
+        let place: Option<Place> = match turn {
+            // It takes its place when it is its turn.
+            Some((_, false)) => None,
+            _ => Some(host.queue.enter(&execution.log)?),
+        };
         host.ledger
             .accept(accept_record(execution, &job))
             .await
@@ -239,14 +256,19 @@ impl ExecutionsService {
                 error => Problem::Ledger(error),
             })?;
         let execution = Arc::clone(execution);
-        match used {
-            None => {
+        match (used, turn, place) {
+            (None, _, Some(place)) => {
                 host.tasks.clone().spawn(session::run(host, execution, job, place));
             }
-            Some(used) => {
+            (Some(used), None, Some(place)) => {
                 let task = kept::execution::run(Arc::clone(&host), execution, job, place, used);
                 host.spawn_kept(task);
             }
+            (Some(used), Some((turn, _)), place) => {
+                let task = context::execution::run(Arc::clone(&host), execution, job, turn, place, used);
+                host.spawn_kept(task);
+            }
+            (_, _, None) => return Err(Problem::Configuration("an execution lost its place".to_owned())),
         }
         Ok(())
     }
@@ -282,6 +304,17 @@ impl ExecutionsService {
             group: false,
         };
         Ok(self.0.jailer.ask(request).await?)
+    }
+}
+
+/// Takes a place in the queue of an execution's context, if it is for one; whether the context is free.
+fn take_turn(execution: &Arc<Execution>) -> Result<Option<(Turn, bool)>, Problem> {
+    match (&execution.kept, &execution.seat) {
+        (Some(session), Some(seat)) => {
+            let context = session.contexts.get(seat.context.as_str())?;
+            context.queue(execution).map(Some)
+        }
+        _ => Ok(None),
     }
 }
 
@@ -431,7 +464,10 @@ fn matches(execution: &Execution, asked: &v1::ExecutionsListRequest) -> bool {
     );
     let fits = |wanted: &str, has: &str| wanted.is_empty() || wanted == has;
     fits(&asked.session_id, execution.session.as_str())
-        && asked.context_id.is_empty()
+        && fits(
+            &asked.context_id,
+            execution.seat.as_ref().map_or("", |seat| seat.context.as_str()),
+        )
         && (asked.states.is_empty() || asked.states.contains(&execution.log.progress().state.into()))
         && asked
             .labels

@@ -36,6 +36,7 @@ const FEATURES: &[&str] = &[
     "files",
     "interrupt",
     "signal",
+    "contexts",
     "ledger",
 ];
 

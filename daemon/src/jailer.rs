@@ -313,6 +313,16 @@ impl Process {
         .await;
     }
 
+    /// Begins another part of its life, with a wall time if it shall have one; `Lapped` follows.
+    pub async fn lap(&self, timeout_ms: Option<u64>) {
+        self.tell(|session, execution| Request::Lap {
+            session,
+            execution,
+            timeout_ms,
+        })
+        .await;
+    }
+
     /// Lets the jailer close its copy of a way into the program.
     pub async fn close_input(&self, input: Input) {
         self.tell(|session, execution| Request::CloseInput {

@@ -11,6 +11,7 @@
 //! Both ways pass by a memory file that outlives brigd, so that the next one goes on where this one was ([`Mark`]).
 
 mod claims;
+pub mod context;
 
 use std::fs::File;
 use std::io;
@@ -20,7 +21,7 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 
 use claims::Parsed;
-pub use claims::{ErrorClaim, RichResult};
+pub use claims::{DoneClaim, ErrorClaim, RichResult};
 
 /// The largest body of a frame to the kernel, in bytes: 1 MiB of code fits, however it is escaped.
 pub const SENT_MAX: usize = 8 * 1024 * 1024;
@@ -52,7 +53,11 @@ pub struct Run {
 ///
 /// Errors: `InvalidInput` when the frame is larger than [`SENT_MAX`].
 pub fn request(run: &Run) -> io::Result<Vec<u8>> {
-    let body = serde_json::to_vec(run)?;
+    frame(run)
+}
+
+fn frame(body: &impl Serialize) -> io::Result<Vec<u8>> {
+    let body = serde_json::to_vec(body)?;
     let length = u32::try_from(body.len())
         .ok()
         .filter(|_| body.len() <= SENT_MAX)
@@ -211,11 +216,11 @@ impl Frames {
                 mark.error_seen = true;
                 Some(Claim::Error(error))
             }
-            Parsed::Done => {
+            Parsed::Done(_) => {
                 mark.ended = true;
                 Some(Claim::Done)
             }
-            Parsed::Unknown => None,
+            Parsed::Ready | Parsed::Refused(_) | Parsed::Unknown => None,
         }
     }
 }

@@ -19,6 +19,7 @@ pub mod audit;
 pub mod calls;
 pub mod clients;
 pub mod config;
+pub mod contexts;
 pub mod daemon;
 pub mod executions;
 pub mod files;

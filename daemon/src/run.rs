@@ -6,10 +6,12 @@
 //! reads and writes, and [`listen`]s to the Python kernel), [`collect`]s what it left, decides how it ended ([`finish`])
 //! and puts the result together ([`report`]). Clients never touch that task: they follow the [`log`].
 //!
-//! The jail is made for the execution and closed behind it ([`session`]), or is that of a session that is [`kept`].
+//! The jail is made for the execution and closed behind it ([`session`]), or is that of a session that is [`kept`]. In
+//! such a one, code can run in an interpreter that stays, a [`context`].
 
 pub mod admit;
 pub mod collect;
+pub mod context;
 pub mod execution;
 pub mod fields;
 pub mod finish;

@@ -23,6 +23,7 @@ use crate::audit::{AuditService, keep_house};
 use crate::calls::note_stranger;
 use crate::clients::{Clients, Named};
 use crate::config::Config;
+use crate::contexts::ContextsService;
 use crate::executions::ExecutionsService;
 use crate::host::{Host, HostService};
 use crate::jailer::Jailer;
@@ -290,7 +291,10 @@ async fn router(host: &Arc<Host>) -> Result<(Router, HealthReporter), StartError
             sessions_server::SessionsServer,
             SessionsService(Arc::clone(host))
         ))
-        .add_service(service!(contexts_server::ContextsServer, Unbuilt))
+        .add_service(service!(
+            contexts_server::ContextsServer,
+            ContextsService(Arc::clone(host))
+        ))
         .add_service(service!(inputs_server::InputsServer, Unbuilt))
         .add_service(service!(files_server::FilesServer, FilesService(Arc::clone(host))))
         .add_service(service!(artifacts_server::ArtifactsServer, Unbuilt))

@@ -64,6 +64,12 @@ pub enum Problem {
     /// Too much goes on in one session.
     #[error("session {0:?}: {1} executions run or wait in it already, which is as many as may")]
     SessionBusy(String, usize),
+    /// Too many executions wait for one context.
+    #[error("context {0:?}: {1} executions wait for it already, which is as many as may")]
+    ContextBusy(String, usize),
+    /// As many contexts as one session may have.
+    #[error("session {0:?}: it has {1} contexts already, which is as many as it may")]
+    ContextQuota(String, usize),
     /// The session is over, or about to be.
     #[error("session {0:?} is closed")]
     SessionClosed(String),
@@ -209,7 +215,8 @@ impl Problem {
             Self::Stranger(_) => Reason::Unauthenticated,
             Self::Role(_) => Reason::RoleMissing,
             Self::NotFound { reason, .. } | Self::Exists { reason, .. } => *reason,
-            Self::QueueFull(_) | Self::SessionBusy(..) => Reason::QueueFull,
+            Self::QueueFull(_) | Self::SessionBusy(..) | Self::ContextBusy(..) => Reason::QueueFull,
+            Self::ContextQuota(..) => Reason::ContextQuota,
             Self::SessionQuota(_) => Reason::SessionQuota,
             Self::SessionClosed(_) => Reason::SessionClosed,
             Self::NotRunning(..) => Reason::ExecutionNotRunning,
@@ -292,6 +299,13 @@ impl Problem {
             Self::SessionBusy(session, _) => {
                 details.add_quota_failure_violation(format!("session {session}"), self.to_string());
                 details.set_retry_info(Some(RETRY));
+            }
+            Self::ContextBusy(context, _) => {
+                details.add_quota_failure_violation(format!("context {context}"), self.to_string());
+                details.set_retry_info(Some(RETRY));
+            }
+            Self::ContextQuota(session, _) => {
+                details.add_quota_failure_violation(format!("session {session}"), self.to_string());
             }
             Self::SessionClosed(session) => {
                 details.add_precondition_failure_violation("SESSION", session, self.to_string());

@@ -29,15 +29,6 @@ macro_rules! unbuilt {
 }
 pub(crate) use unbuilt;
 
-impl v1::contexts_server::Contexts for Unbuilt {
-    unbuilt! {
-        create(v1::ContextsCreateRequest) -> v1::ContextsCreateResponse, "Contexts.Create";
-        list(v1::ContextsListRequest) -> v1::ContextsListResponse, "Contexts.List";
-        reset(v1::ContextsResetRequest) -> v1::ContextsResetResponse, "Contexts.Reset";
-        close(v1::ContextsCloseRequest) -> v1::ContextsCloseResponse, "Contexts.Close";
-    }
-}
-
 impl v1::inputs_server::Inputs for Unbuilt {
     unbuilt! {
         create(Streaming<v1::InputsCreateRequest>) -> v1::InputsCreateResponse, "Inputs.Create";

@@ -63,6 +63,7 @@ impl Reason {
             | Self::HostCannotEnforce
             | Self::Configuration => Code::FailedPrecondition,
             Self::SessionQuota
+            | Self::ContextQuota
             | Self::QueueFull
             | Self::StorageQuota
             | Self::DiskFull

@@ -2,15 +2,17 @@
 
 use std::path::{Path, PathBuf};
 
+use brig_proto::v1::contexts_client::ContextsClient;
 use brig_proto::v1::executions_client::ExecutionsClient;
 use brig_proto::v1::files_client::FilesClient;
 use brig_proto::v1::host_client::HostClient;
 use brig_proto::v1::ledger_client::LedgerClient;
 use brig_proto::v1::sessions_client::SessionsClient;
 use brig_proto::v1::{
-    ExecuteRequest, Execution, ExecutionEvent, ExecutionSpec, ExecutionState, ExecutionsAttachRequest,
-    ExecutionsCancelRequest, ExecutionsGetRequest, ExecutionsInterruptRequest, HostGetRequest, HostGetResponse,
-    RunRequest, Session, SessionsCloseRequest, SessionsCreateRequest, SessionsGetRequest, run_request,
+    Context, ContextsCloseRequest, ContextsCreateRequest, ContextsListRequest, ContextsResetRequest, ExecuteRequest,
+    Execution, ExecutionEvent, ExecutionSpec, ExecutionState, ExecutionsAttachRequest, ExecutionsCancelRequest,
+    ExecutionsGetRequest, ExecutionsInterruptRequest, HostGetRequest, HostGetResponse, RunRequest, Session,
+    SessionsCloseRequest, SessionsCreateRequest, SessionsGetRequest, run_request,
 };
 use tokio::runtime::{Builder, Runtime};
 use tonic::transport::{Channel, Endpoint};
@@ -67,6 +69,11 @@ impl Client {
         FilesClient::new(self.channel.clone())
     }
 
+    /// The same of Contexts.
+    pub fn contexts(&self) -> ContextsClient<Channel> {
+        ContextsClient::new(self.channel.clone())
+    }
+
     /// The same of Ledger.
     pub fn ledger(&self) -> LedgerClient<Channel> {
         LedgerClient::new(self.channel.clone())
@@ -118,6 +125,50 @@ impl Client {
         let request = ExecuteRequest {
             session_id: session.to_owned(),
             context_id: String::new(),
+            spec: Some(spec),
+        };
+        self.follow(self.client().execute(request))
+    }
+
+    /// Makes a context in a session.
+    pub fn context(&self, request: ContextsCreateRequest) -> Result<Context, Refused> {
+        Ok(self.ask(self.contexts().create(request))?.context.unwrap())
+    }
+
+    /// The contexts of a session, newest first.
+    pub fn list_contexts(&self, session: &str) -> Vec<Context> {
+        let request = ContextsListRequest {
+            session_id: session.to_owned(),
+            ..ContextsListRequest::default()
+        };
+        self.ask(self.contexts().list(request)).unwrap().contexts
+    }
+
+    /// Gives a context another interpreter.
+    pub fn reset(&self, session: &str, context: &str) -> Result<Context, Refused> {
+        let request = ContextsResetRequest {
+            session_id: session.to_owned(),
+            context_id: context.to_owned(),
+            ..ContextsResetRequest::default()
+        };
+        Ok(self.ask(self.contexts().reset(request))?.context.unwrap())
+    }
+
+    /// Ends a context.
+    pub fn close_context(&self, session: &str, context: &str) {
+        let request = ContextsCloseRequest {
+            session_id: session.to_owned(),
+            context_id: context.to_owned(),
+            ..ContextsCloseRequest::default()
+        };
+        self.ask(self.contexts().close(request)).unwrap();
+    }
+
+    /// Runs something in a context.
+    pub fn execute_in(&self, session: &str, context: &str, spec: ExecutionSpec) -> Result<Live, Refused> {
+        let request = ExecuteRequest {
+            session_id: session.to_owned(),
+            context_id: context.to_owned(),
             spec: Some(spec),
         };
         self.follow(self.client().execute(request))

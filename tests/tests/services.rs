@@ -3,9 +3,9 @@
 
 use std::process::Command;
 
-use brig_proto::v1::contexts_client::ContextsClient;
 use brig_proto::v1::host_client::HostClient;
-use brig_proto::v1::{ContextsCreateRequest, HostGetRequest};
+use brig_proto::v1::ledger_client::LedgerClient;
+use brig_proto::v1::{HostGetRequest, LedgerListRequest};
 use brig_tests::host::{Places, can_run};
 use brig_tests::{Daemon, daemon};
 use tonic::Code;
@@ -78,10 +78,8 @@ fn the_host_tells_its_checks_and_what_it_is() {
 #[test]
 fn what_is_not_built_yet_says_so() {
     let daemon = daemon!();
-    let mut client = ContextsClient::new(daemon.connect());
-    let refused = daemon
-        .wait(client.create(ContextsCreateRequest::default()))
-        .unwrap_err();
+    let mut client = LedgerClient::new(daemon.connect());
+    let refused = daemon.wait(client.list(LedgerListRequest::default())).unwrap_err();
     assert_eq!(refused.code(), Code::Unimplemented);
 }
 

@@ -21,6 +21,7 @@ Examples:
   brig run --stdin data.txt -- wc -l                   a program with standard input
   brig run --keep prepare.py                           in a session that stays; its id is told
   brig run --session ID analysis.py                    in that session, with the files that are there
+  brig run --session ID --context ID -c 'x + 1'        in an interpreter of it, with the variables too
 
 Sizes take K, M, G (powers of 1024), times take ms, s, m, h; a bare number is bytes or seconds.
 
@@ -83,6 +84,10 @@ pub(crate) struct PlaceOptions {
     /// Runs the job in this session, which was made before and stays.
     #[arg(long, value_name = "ID", conflicts_with_all = ["keep", "standalone"])]
     pub(crate) session: Option<String>,
+
+    /// Runs the code in this context of the session, with the variables that are there (brig context create).
+    #[arg(long, value_name = "ID", requires = "session")]
+    pub(crate) context: Option<String>,
 
     /// Keeps the session of the job, for others to run in; its id is told on stderr.
     #[arg(long, conflicts_with_all = ["standalone", "request_id"])]

@@ -1,6 +1,7 @@
 //! What `brig run` asks for.
 
 use brig_proto::sizes::INLINE_FILE_MAX;
+use brig_proto::v1::execution_spec::Work as SpecWork;
 use brig_proto::v1::execution_spec::Work as WorkMessage;
 use brig_proto::v1::input_source::Source;
 use brig_proto::v1::{
@@ -32,9 +33,16 @@ pub(crate) fn in_session(
     stdin: Vec<u8>,
     inputs: &[InputFile],
 ) -> Result<ExecutionSpec, Failure> {
+    let mut job = job(options, work, stdin);
+    if let Some(SpecWork::Code(code)) = &mut job.work
+        && options.place.context.is_some()
+    {
+        // Tracebacks of a context count its pieces of code.
+        code.filename.clear();
+    }
     Ok(ExecutionSpec {
         inputs: inputs.iter().map(inline).collect::<Result<_, _>>()?,
-        ..job(options, work, stdin)
+        ..job
     })
 }
 

@@ -1,12 +1,18 @@
 //! From the body of a frame to a bounded claim.
 
+mod chart;
+
 use std::collections::BTreeMap;
 use std::fmt;
 
+use prost::Message;
+use prost_types::Struct;
 use serde::de::{Deserializer, MapAccess, Visitor};
 use serde::{Deserialize, Serialize};
 
 use crate::output::cut_text;
+
+use chart::Chart;
 
 /// The largest representation of a rich result, in bytes.
 const DATUM_MAX: usize = 512 * 1024;
@@ -20,13 +26,15 @@ const MESSAGE_MAX: usize = 8 * 1024;
 const TRACEBACK_MAX: usize = 64 * 1024;
 
 /// Something that the code displayed.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct RichResult {
     /// Whether it is the value of the last expression.
     pub main: bool,
     pub display_id: Option<String>,
     /// Representations by media type; base64 for binary ones, unchecked.
     pub data: BTreeMap<String, String>,
+    /// What a plot shows.
+    pub chart: Option<Struct>,
 }
 
 /// The exception that ended the code.
@@ -40,10 +48,21 @@ pub struct ErrorClaim {
 }
 
 impl RichResult {
-    pub(super) fn size(&self) -> usize {
+    pub fn size(&self) -> usize {
         let data: usize = self.data.iter().map(|(name, datum)| name.len() + datum.len()).sum();
-        data + self.display_id.as_ref().map_or(0, String::len)
+        let chart = self.chart.as_ref().map_or(0, Message::encoded_len);
+        data + chart + self.display_id.as_ref().map_or(0, String::len)
     }
+}
+
+/// How an execution of a context came to its end.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct DoneClaim {
+    /// As a process would have exited with.
+    pub exit_code: i32,
+    pub execution_count: u64,
+    /// Whether variables are still there.
+    pub kept: bool,
 }
 
 /// What a frame holds.
@@ -54,9 +73,29 @@ pub(super) enum Parsed {
         dropped: u64,
     },
     Error(ErrorClaim),
-    Done,
+    Done(DoneClaim),
+    /// A context takes work.
+    Ready,
+    /// A context can't be what it was asked to be.
+    Refused(String),
     /// An event of a newer kernel.
     Unknown,
+}
+
+/// A frame of a context: what it holds, and the execution that it names.
+#[derive(Debug)]
+pub(super) struct Said {
+    pub id: Option<String>,
+    pub parsed: Parsed,
+}
+
+/// Reads the body of a frame of a context.
+pub(super) fn parse_said(body: &[u8]) -> Option<Said> {
+    let named: Named = serde_json::from_slice(body).ok()?;
+    Some(Said {
+        id: named.id.map(|id| id.0),
+        parsed: parse(body)?,
+    })
 }
 
 /// Reads the body of a frame; `None` if it is not an object of the protocol.
@@ -67,15 +106,19 @@ pub(super) fn parse(body: &[u8]) -> Option<Parsed> {
     Some(match event.ev.as_str() {
         "result" => {
             let frame: ResultFrame = serde_json::from_slice(body).ok()?;
+            // By itself, so that one that can't be read costs nothing else.
+            let chart =
+                serde_json::from_slice(body).map_or_else(|_| Chart::unreadable(), |frame: ChartFrame| frame.chart);
             let display_id = frame.display_id.map(|id| cut_text(&id.0, NAME_MAX).to_owned());
             let result = RichResult {
                 main: frame.main,
                 display_id,
                 data: frame.data.kept,
+                chart: chart.shown,
             };
             Parsed::Result {
                 result,
-                dropped: frame.data.dropped,
+                dropped: frame.data.dropped + u64::from(chart.dropped),
             }
         }
         "error" => {
@@ -87,7 +130,19 @@ pub(super) fn parse(body: &[u8]) -> Option<Parsed> {
                 traceback: cut_traceback(&frame.traceback.0),
             })
         }
-        "done" => Parsed::Done,
+        "done" => {
+            let frame: DoneFrame = serde_json::from_slice(body).ok()?;
+            Parsed::Done(DoneClaim {
+                exit_code: i32::try_from(frame.exit_code).unwrap_or(1),
+                execution_count: frame.execution_count.unwrap_or_default(),
+                kept: frame.kept.unwrap_or(true),
+            })
+        }
+        "ready" => Parsed::Ready,
+        "refused" => {
+            let frame: RefusedFrame = serde_json::from_slice(body).ok()?;
+            Parsed::Refused(cut_text(&frame.message.0, MESSAGE_MAX).to_owned())
+        }
         _ => Parsed::Unknown,
     })
 }
@@ -111,6 +166,28 @@ struct Event {
 }
 
 #[derive(Deserialize)]
+struct Named {
+    #[serde(default)]
+    id: Option<Text>,
+}
+
+#[derive(Deserialize)]
+struct DoneFrame {
+    #[serde(default)]
+    exit_code: i64,
+    #[serde(default)]
+    execution_count: Option<u64>,
+    #[serde(default)]
+    kept: Option<bool>,
+}
+
+#[derive(Deserialize)]
+struct RefusedFrame {
+    #[serde(default)]
+    message: Text,
+}
+
+#[derive(Deserialize)]
 struct ResultFrame {
     #[serde(default)]
     main: bool,
@@ -118,6 +195,12 @@ struct ResultFrame {
     display_id: Option<Text>,
     #[serde(default)]
     data: Data,
+}
+
+#[derive(Deserialize)]
+struct ChartFrame {
+    #[serde(default)]
+    chart: Chart,
 }
 
 #[derive(Deserialize)]

@@ -36,6 +36,7 @@ fn result_of(data: &[(&str, &str)]) -> RichResult {
         main: true,
         display_id: None,
         data,
+        chart: None,
     }
 }
 

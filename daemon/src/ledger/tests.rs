@@ -9,7 +9,6 @@ use super::writer::Durability;
 use super::*;
 
 mod chained;
-mod measure;
 mod removed;
 
 fn id(text: &str) -> Id {

@@ -20,6 +20,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::artifacts::Stored;
 use crate::names::RelativePath;
+use crate::run::context::Language;
 use crate::run::fields::Fields;
 use crate::run::kept::Session;
 use crate::run::store::Store;
@@ -152,6 +153,8 @@ struct Ground {
     artifacts: Option<ArtifactLimits>,
     /// Variables that all executions of the session get.
     environment: BTreeMap<String, String>,
+    /// The language of code.
+    language: Language,
     on_disconnect: OnDisconnect,
 }
 
@@ -174,6 +177,7 @@ pub fn admit(spec: &mut ExecutionSpec, store: &Store) -> Result<Job, Problem> {
         times: Times::default(),
         artifacts,
         environment: BTreeMap::new(),
+        language: Language::Python,
         on_disconnect: OnDisconnect::Cancel,
     };
     admit_on(ground, ids, spec, fields)
@@ -194,6 +198,7 @@ pub fn admit_within(spec: &mut ExecutionSpec, session: &Session) -> Result<Job, 
         times: session.times,
         artifacts: Some(session.artifacts),
         environment: session.environment.clone(),
+        language: Language::Python,
         on_disconnect: if is_command {
             OnDisconnect::Continue
         } else {
@@ -201,6 +206,53 @@ pub fn admit_within(spec: &mut ExecutionSpec, session: &Session) -> Result<Job, 
         },
     };
     admit_on(ground, ids, spec, fields)
+}
+
+/// Checks a request for a context that exists.
+pub fn admit_in_context(spec: &mut ExecutionSpec, session: &Session, language: Language) -> Result<Job, Problem> {
+    let mut fields = Fields::default();
+    let ids = check_ids(spec, &mut fields);
+    check_run_only(spec, &mut fields);
+    check_for_context(spec, &mut fields);
+    let limits = check_limits_within(&spec.limits.unwrap_or_default(), session, &mut fields);
+    let ground = Ground {
+        policy: Some(Arc::clone(&session.policy)),
+        template: Some(session.template.clone()),
+        session: Some(session.id.clone()),
+        limits,
+        times: session.times,
+        artifacts: Some(session.artifacts),
+        // Its process has the session's and its own.
+        environment: BTreeMap::new(),
+        language,
+        on_disconnect: OnDisconnect::Cancel,
+    };
+    admit_on(ground, ids, spec, fields)
+}
+
+/// Fields that belong to the start of a process, which a context's has behind it.
+fn check_for_context(spec: &ExecutionSpec, fields: &mut Fields) {
+    let code = match &spec.work {
+        Some(SpecWork::Code(code)) => code.clone(),
+        Some(SpecWork::Command(_)) => {
+            let message = "is for code; leave it out to run a command beside it";
+            return fields.wrong("context_id", Reason::NotApplicable, message);
+        }
+        None => return,
+    };
+    let cpu_time = spec.limits.as_ref().is_some_and(|limits| limits.cpu_time.is_some());
+    for (field, given) in [
+        ("stdin", !spec.stdin.is_empty()),
+        ("merge_stderr", spec.merge_stderr),
+        ("limits.cpu_time", cpu_time),
+        ("code.filename", !code.filename.is_empty()),
+        ("code.arguments", !code.arguments.is_empty()),
+    ] {
+        if given {
+            let message = "is not for executions in a context, whose interpreter runs already";
+            fields.wrong(field, Reason::NotApplicable, message);
+        }
+    }
 }
 
 /// Finds policy and template of a request that chooses them.
@@ -238,7 +290,7 @@ fn admit_on(
     let policy = ground.policy;
     check_unbuilt(spec, &mut fields);
     check_labels(&spec.labels, spec.origin.as_ref(), &mut fields);
-    let work = check_work(spec, policy.as_deref(), &mut fields);
+    let work = check_work(spec, policy.as_deref(), ground.language, &mut fields);
     let expected = check_expected(spec, &mut fields);
     let asked = spec.limits.unwrap_or_default();
     let times = check_times(&asked, &mut fields);

@@ -22,6 +22,7 @@ use crate::jailer::Jailer;
 use crate::output::Output;
 use crate::principal::Principal;
 use crate::run::admit::{Conditions, Content, Job, Work, check_expected, wants_inline};
+use crate::run::context::Seat;
 use crate::run::fields::Fields;
 use crate::run::finish::signal_bit;
 use crate::run::inputs::hex;
@@ -77,8 +78,12 @@ pub struct Execution {
     pub stop: Stop,
     /// The session that it runs in, if that is kept.
     pub kept: Option<Arc<Session>>,
+    /// The context that it runs in, if it runs in one.
+    pub seat: Option<Seat>,
     /// Whether somebody interrupted it.
     interrupted: AtomicBool,
+    /// Cancelled when somebody interrupts it, for whoever does that by itself.
+    interrupt_told: CancellationToken,
     /// Signals that callers sent, a bit each.
     signals_sent: AtomicU64,
     /// Callers of Run that still listen.
@@ -114,6 +119,8 @@ pub enum StopCause {
     IdleTime(u64),
     /// Brig could not keep what it must.
     Fault,
+    /// What came from its interpreter can't be followed any more.
+    Frames,
     /// The daemon ends.
     Shutdown,
 }
@@ -149,7 +156,9 @@ impl Execution {
             output,
             stop: Stop::default(),
             kept,
+            seat: None,
             interrupted: AtomicBool::new(false),
+            interrupt_told: CancellationToken::new(),
             signals_sent: AtomicU64::new(0),
             callers: AtomicUsize::new(0),
             ends_without_callers: job.on_disconnect == OnDisconnect::Cancel,
@@ -199,7 +208,9 @@ impl Execution {
             log: Arc::new(log),
             stop,
             kept: Some(Arc::clone(session)),
+            seat: None,
             interrupted: AtomicBool::new(memo.interrupted),
+            interrupt_told: CancellationToken::new(),
             signals_sent: AtomicU64::new(memo.signals),
             callers: AtomicUsize::new(0),
             ends_without_callers: outline.ends_without_callers,
@@ -273,6 +284,11 @@ impl Execution {
         v1::Execution {
             execution_id: self.id.to_string(),
             session_id: self.session.to_string(),
+            context_id: self
+                .seat
+                .as_ref()
+                .map(|seat| seat.context.to_string())
+                .unwrap_or_default(),
             state: progress.state.into(),
             queue_position: progress.queue_position,
             spec: Some(spec),
@@ -297,7 +313,21 @@ impl Execution {
 
     /// Notes that it is interrupted; true the first time.
     pub fn interrupt(&self) -> bool {
-        !self.interrupted.swap(true, Ordering::SeqCst)
+        let first = !self.interrupted.swap(true, Ordering::SeqCst);
+        self.interrupt_told.cancel();
+        first
+    }
+
+    /// Waits until somebody interrupts it.
+    pub async fn interrupt_told(&self) {
+        self.interrupt_told.cancelled().await;
+    }
+
+    /// Says that what it left in its context's interpreter is there for the next one.
+    pub fn seat_kept(&self) {
+        if let Some(seat) = &self.seat {
+            seat.keep_state();
+        }
     }
 
     /// Whether it was interrupted.

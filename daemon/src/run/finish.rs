@@ -212,6 +212,8 @@ fn stopped(facts: &Facts<'_>) -> (Status, Option<Cause>) {
             let message = "Brig could not keep what the code wrote".to_owned();
             (Status::Failed, Some(plain(CauseKind::Internal, message)))
         }
+        // The guest's own doing, for which there is no cause; the hint says it.
+        Some(StopCause::Frames) => (Status::Error, None),
         Some(StopCause::SessionAge) => session_age(facts),
         Some(StopCause::Interrupt) => {
             let message = "it was interrupted, and did not stop by itself within 2 s";
@@ -255,6 +257,7 @@ pub fn stopped_early(stop: StopCause) -> Conclusion {
         | StopCause::IdleTime(_)
         | StopCause::Output
         | StopCause::Interrupt
+        | StopCause::Frames
         | StopCause::Fault => cancelled(CauseKind::Cancel, "somebody asked for its end before the code started"),
     };
     Conclusion {
@@ -456,6 +459,11 @@ fn hint(facts: &Facts<'_>, status: Status, cause: Option<&Cause>) -> Option<Stri
             limits.pids
         )),
         (Status::Error, Some(CauseKind::Interrupt)) => None,
+        (Status::Error, _) if facts.stop == Some(StopCause::Frames) => Some(
+            "The interpreter was ended because it can't be followed without the pipe that it answers by: leave its \
+             descriptors 200 and 201 alone."
+                .to_owned(),
+        ),
         (Status::Error, _) if was_short_of_memory(facts) => Some(format!(
             "A process that the code started was killed, because memory and files together needed more than {}: load \
              less at one time, or use fewer workers.",

@@ -39,6 +39,11 @@ fn class(media_type: &str) -> Class {
     }
 }
 
+/// Whether what a plot shows may be handed out as data: where the plot may.
+pub fn chart_may_leave(policy: &Policy) -> bool {
+    may_leave(policy, Way::Result("image/svg+xml"))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -31,6 +31,7 @@ use tracing::debug;
 use crate::jailer::Jailer;
 use crate::principal::Principal;
 use crate::run::admit::{ArtifactLimits, Image, Times};
+use crate::run::context::Contexts;
 use crate::run::execution::{effective_limits, span};
 use crate::run::report;
 use crate::status::Problem;
@@ -65,6 +66,7 @@ pub struct Session {
     pub end_time: SystemTime,
     pub helper: Helper,
     pub files: FileCalls,
+    pub contexts: Contexts,
     state: Mutex<State>,
     changes: watch::Sender<()>,
 }

@@ -65,7 +65,7 @@ pub struct Running {
 }
 
 /// Why the code did not start.
-enum NotStarted {
+pub(in crate::run) enum NotStarted {
     Stopped(StopCause),
     Failed(Problem),
     /// Nobody can tell whether it ran.
@@ -150,7 +150,7 @@ pub async fn call_off(mut process: Process) {
     }
 }
 
-async fn wait(place: Place) -> Result<Permit, Problem> {
+pub(in crate::run) async fn wait(place: Place) -> Result<Permit, Problem> {
     match place {
         Place::Now(permit) => Ok(permit),
         Place::Later(ticket) => Ok(ticket.wait().await),
@@ -158,7 +158,7 @@ async fn wait(place: Place) -> Result<Permit, Problem> {
 }
 
 /// Bounds a part of the start by the deadline and by whoever wants the execution to stop.
-async fn within<T>(
+pub(in crate::run) async fn within<T>(
     execution: &Execution,
     deadline: Instant,
     job: &Job,
@@ -269,7 +269,7 @@ pub async fn to_end(host: &Host, execution: &Arc<Execution>, conditions: &Condit
 }
 
 /// After the end nobody of the session is left to ask, or nobody is there to hear.
-fn worth_collecting(execution: &Execution, ended: Ended) -> bool {
+pub(in crate::run) fn worth_collecting(execution: &Execution, ended: Ended) -> bool {
     let is_up = execution.kept.as_ref().is_none_or(|session| session.is_up());
     matches!(ended, Ended::Told(_)) && is_up && execution.stop.cause() != Some(StopCause::ClientGone)
 }
@@ -294,7 +294,7 @@ fn given(job: &mut Job) -> Given {
     Given { stdin, kernel }
 }
 
-fn tell_clamped(execution: &Execution, job: &Job) {
+pub(in crate::run) fn tell_clamped(execution: &Execution, job: &Job) {
     for clamped in &job.clamped {
         let message = format!(
             "{}: {} is above the maximum of the policy, {} holds",
@@ -305,7 +305,7 @@ fn tell_clamped(execution: &Execution, job: &Job) {
 }
 
 /// Records and tells the end of an execution that started.
-async fn finish(host: &Host, mut report: Report<'_>, recorded: bool) {
+pub(in crate::run) async fn finish(host: &Host, mut report: Report<'_>, recorded: bool) {
     let mut result = report.result();
     if !recorded && let Err(error) = host.ledger.finish(report.record(&result)).await {
         error!(%error, "ledger finish failed");
@@ -323,7 +323,7 @@ async fn finish(host: &Host, mut report: Report<'_>, recorded: bool) {
 }
 
 /// Records and tells the end of an execution whose code never started.
-async fn not_started(host: &Host, execution: &Arc<Execution>, why: NotStarted, times: Times) {
+pub(in crate::run) async fn not_started(host: &Host, execution: &Arc<Execution>, why: NotStarted, times: Times) {
     let conclusion = match &why {
         NotStarted::Stopped(cause) => stopped_early(*cause),
         NotStarted::Failed(problem) => report::not_started(problem),

@@ -65,7 +65,7 @@ impl Listener {
         while let Some(claim) = self.frames.next(end, last) {
             match claim {
                 Claim::Result(result) => {
-                    let events = self.show(result);
+                    let events = show(&self.policy, result);
                     self.note(events, None);
                 }
                 Claim::Error(error) => self.note(Vec::new(), Some(error)),
@@ -73,7 +73,7 @@ impl Listener {
             }
         }
         if self.is_done() {
-            self.note(self.left_out(), None);
+            self.note(left_out(self.frames.mark.dropped), None);
             if let Some(broken) = self.frames.broken {
                 debug!(%broken, "kernel frames ended early");
             }
@@ -87,20 +87,21 @@ impl Listener {
         self.log.heard(events, error, self.frames.mark);
         self.noted = self.frames.mark.at;
     }
+}
 
-    fn show(&self, result: kernel::RichResult) -> Vec<Event> {
-        let (shown, withheld) = rich_result(&self.policy, result);
-        let message = format!("{withheld} forms of a result may not leave by the policy; they were left out");
-        let notice = (withheld > 0).then(|| dropped(message));
-        let shown = (!shown.data.is_empty()).then_some(Event::Result(shown));
-        notice.into_iter().chain(shown).collect()
-    }
+/// Tells a result, as far as it may leave.
+pub(super) fn show(policy: &Policy, result: kernel::RichResult) -> Vec<Event> {
+    let (shown, withheld) = rich_result(policy, result);
+    let message = format!("{withheld} forms of a result may not leave by the policy; they were left out");
+    let notice = (withheld > 0).then(|| dropped(message));
+    let shown = (!shown.data.is_empty()).then_some(Event::Result(shown));
+    notice.into_iter().chain(shown).collect()
+}
 
-    fn left_out(&self) -> Vec<Event> {
-        let count = self.frames.mark.dropped;
-        let message = format!("{count} results, or parts of results, were too large or too many");
-        (count > 0).then(|| dropped(message)).into_iter().collect()
-    }
+/// Tells how many results, or parts of results, were left out.
+pub(super) fn left_out(count: u64) -> Vec<Event> {
+    let message = format!("{count} results, or parts of results, were too large or too many");
+    (count > 0).then(|| dropped(message)).into_iter().collect()
 }
 
 fn dropped(message: String) -> Event {
@@ -129,7 +130,7 @@ fn rich_result(policy: &Policy, claim: kernel::RichResult) -> (RichResult, usize
             main: claim.main,
             display_id: claim.display_id,
             data,
-            chart: None,
+            chart: claim.chart.filter(|_| gate::chart_may_leave(policy)),
         },
         withheld,
     )
@@ -161,6 +162,7 @@ mod tests {
                 main: true,
                 display_id: None,
                 data,
+                chart: None,
             },
         );
         let expected = [

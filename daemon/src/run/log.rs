@@ -286,6 +286,22 @@ impl Log {
         Ok(())
     }
 
+    /// Takes files that brigd made itself, which the next one does not get, with what came before this execution began.
+    pub(super) fn keep_here(&self, files: [Option<Arc<File>>; 2], counts: [Count; 2]) {
+        self.output.restore(files, counts, std::time::Duration::ZERO);
+        self.change(|log| {
+            log.tell_rest(&self.output);
+            if self.output.is_limited() {
+                log.tell_limit(self.output.cap());
+            }
+        });
+    }
+
+    /// How many chunks of the output are told.
+    pub(super) fn chunks(&self) -> u64 {
+        self.lock().chunks
+    }
+
     /// Tells where the execution is.
     pub fn place(&self, state: ExecutionState, queue_position: u32) {
         self.change(|log| {

@@ -11,6 +11,7 @@
 
 mod ear;
 mod feed;
+mod line;
 mod tap;
 mod thread;
 
@@ -30,6 +31,7 @@ use crate::run::watch::Pipes;
 
 use ear::Ear;
 use feed::Feed;
+pub use line::{Line, Part, Told};
 use tap::{Flow, Tap};
 use thread::Orders;
 pub use thread::{ABANDONED_MAX, Finish, Handle, Pumps};

@@ -55,22 +55,12 @@ impl Queue {
 
     /// Takes a place for an execution and tells its log which.
     pub fn enter(self: &Arc<Self>, log: &Arc<Log>) -> Result<Place, Problem> {
-        let mut waiting = self.lock();
-        if waiting.is_empty()
-            && let Some(slot) = self.slots.try_take()
-        {
-            log.place(ExecutionState::Running, 0);
-            return Ok(Place::Now(Permit(slot)));
-        }
-        if waiting.len() >= self.waiting_max.load(Ordering::Relaxed) {
-            return Err(Problem::QueueFull(waiting.len()));
-        }
-        waiting.push_back(Arc::clone(log));
-        log.place(ExecutionState::Queued, position(waiting.len()));
-        Ok(Place::Later(Ticket {
-            queue: Arc::clone(self),
-            log: Arc::clone(log),
-        }))
+        self.take(log, self.waiting_max.load(Ordering::Relaxed))
+    }
+
+    /// Takes a place for an execution that was accepted before and has waited elsewhere: it is not refused.
+    pub fn join(self: &Arc<Self>, log: &Arc<Log>) -> Result<Place, Problem> {
+        self.take(log, usize::MAX)
     }
 
     /// Gives a place to what runs already.
@@ -81,6 +71,25 @@ impl Queue {
     /// How many run, and how many wait.
     pub fn load(&self) -> (usize, usize) {
         (self.slots.taken(), self.lock().len())
+    }
+
+    fn take(self: &Arc<Self>, log: &Arc<Log>, waiting_max: usize) -> Result<Place, Problem> {
+        let mut waiting = self.lock();
+        if waiting.is_empty()
+            && let Some(slot) = self.slots.try_take()
+        {
+            log.place(ExecutionState::Running, 0);
+            return Ok(Place::Now(Permit(slot)));
+        }
+        if waiting.len() >= waiting_max {
+            return Err(Problem::QueueFull(waiting.len()));
+        }
+        waiting.push_back(Arc::clone(log));
+        log.place(ExecutionState::Queued, position(waiting.len()));
+        Ok(Place::Later(Ticket {
+            queue: Arc::clone(self),
+            log: Arc::clone(log),
+        }))
     }
 
     fn leave(&self, log: &Arc<Log>) {

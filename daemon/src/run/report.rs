@@ -15,6 +15,7 @@ use crate::ledger::{self, Body, Finish};
 use crate::output::{Stream, View, cut_text};
 use crate::run::admit::Conditions;
 use crate::run::collect::Collection;
+use crate::run::context::Seat;
 use crate::run::execution::{Execution, cpus, span};
 use crate::run::finish::{Cause, Conclusion, Ended, Facts, Full, Limits};
 use crate::run::life::Times;
@@ -267,11 +268,12 @@ impl<'r> Report<'r> {
             StartKind::Unspecified
         };
         let kept = self.execution.kept.as_ref().filter(|session| session.is_up());
+        let seat = self.execution.seat.as_ref();
         SessionSummary {
             session_id: self.execution.session.to_string(),
             kept: kept.is_some(),
-            context_id: None,
-            has_state: kept.is_some() && self.start_time.is_some(),
+            context_id: seat.map(|seat| seat.context.to_string()),
+            has_state: kept.is_some() && self.start_time.is_some() && seat.is_none_or(Seat::is_state_kept),
             start: start.into(),
             expire_time: kept.map(|session| session.settings().expire_time.into()),
         }

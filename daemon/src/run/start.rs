@@ -166,7 +166,7 @@ pub async fn make(jailer: &Jailer, make: Make, slot: &mut Option<Jail>) -> Resul
 }
 
 /// Puts the inputs in, and remembers what is there: by a snapshot, or by the time.
-async fn prepare(job: &Job, workspace: &mut Workspace) -> Result<Option<Time>, Problem> {
+pub(in crate::run) async fn prepare(job: &Job, workspace: &mut Workspace) -> Result<Option<Time>, Problem> {
     let is_kept = matches!(workspace, Workspace::Kept(_));
     let mut helper = workspace
         .helper()

@@ -23,11 +23,11 @@ use crate::run::listen::Claims;
 use crate::run::pump::{Finish, Handle, Pumps};
 
 /// How much later than the jailer brigd ends an execution that is out of time.
-const SLACK: Duration = Duration::from_millis(500);
+pub(in crate::run) const SLACK: Duration = Duration::from_millis(500);
 /// How long after the end the pipes may still bring something.
 const PIPES: Duration = Duration::from_millis(500);
 /// How long the jailer may take to kill.
-const KILL: Duration = Duration::from_secs(5);
+pub(in crate::run) const KILL: Duration = Duration::from_secs(5);
 
 /// The descriptors of a started program.
 #[derive(Debug, Default)]
@@ -173,7 +173,7 @@ async fn until_end(
 }
 
 /// Waits until brigd has a reason of its own to end the program.
-async fn due(execution: &Execution, ends_at_limit: bool, idle: Option<Duration>) -> StopCause {
+pub(in crate::run) async fn due(execution: &Execution, ends_at_limit: bool, idle: Option<Duration>) -> StopCause {
     let silence = async {
         match idle {
             Some(idle) => execution.output.idle_for(idle).await,

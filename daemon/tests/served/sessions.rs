@@ -357,8 +357,8 @@ async fn every_field_that_a_session_has_no_use_for_is_named() {
         spec: Some(code()),
     };
     assert_eq!(
-        fields(&client.execute(request.clone()).await.unwrap_err()),
-        ["context_id"]
+        reason(&client.execute(request.clone()).await.unwrap_err()),
+        "CONTEXT_NOT_FOUND"
     );
     let nothing = ExecuteRequest {
         context_id: String::new(),

@@ -7,10 +7,16 @@ use brig_proto::v1::execution_spec::Work as SpecWork;
 use brig_proto::v1::{Code, Command, ExecutionSpec, Reason};
 
 use super::{Image, Work, or, short};
+use crate::run::context::Language;
 use crate::run::fields::Fields;
 use crate::status::Problem;
 
-pub(super) fn check_work(spec: &mut ExecutionSpec, policy: Option<&Policy>, fields: &mut Fields) -> Option<Work> {
+pub(super) fn check_work(
+    spec: &mut ExecutionSpec,
+    policy: Option<&Policy>,
+    language: Language,
+    fields: &mut Fields,
+) -> Option<Work> {
     if spec.stdin.len() > sizes::STDIN_MAX {
         fields.wrong(
             "stdin",
@@ -19,7 +25,7 @@ pub(super) fn check_work(spec: &mut ExecutionSpec, policy: Option<&Policy>, fiel
         );
     }
     match &mut spec.work {
-        Some(SpecWork::Code(code)) => check_code(code, policy, fields),
+        Some(SpecWork::Code(code)) => check_code(code, policy, language, fields),
         Some(SpecWork::Command(command)) => check_command(command, fields),
         None => {
             fields.wrong("work", Reason::MissingValue, "give either code or command");
@@ -28,7 +34,7 @@ pub(super) fn check_work(spec: &mut ExecutionSpec, policy: Option<&Policy>, fiel
     }
 }
 
-fn check_code(code: &Code, policy: Option<&Policy>, fields: &mut Fields) -> Option<Work> {
+fn check_code(code: &Code, policy: Option<&Policy>, language: Language, fields: &mut Fields) -> Option<Work> {
     let max = policy.map_or(sizes::CODE_MAX as u64, |policy| policy.limits.code_bytes.bytes());
     if code.source.len() as u64 > max {
         let message = format!(
@@ -37,8 +43,8 @@ fn check_code(code: &Code, policy: Option<&Policy>, fields: &mut Fields) -> Opti
         );
         fields.wrong("code.source", Reason::TooLarge, message);
     }
-    if !matches!(code.language.as_str(), "" | "python") {
-        let message = format!("{:?} is not known; python is", short(&code.language));
+    if !code.language.is_empty() && code.language != language.name() {
+        let message = format!("{:?} can't be run here; {} can", short(&code.language), language.name());
         fields.wrong("code.language", Reason::InvalidValue, message);
     }
     let filename = or(&code.filename, "main.py");
@@ -133,7 +139,7 @@ mod tests {
             work: Some(work),
             ..ExecutionSpec::default()
         };
-        check_work(&mut spec, None, &mut fields);
+        check_work(&mut spec, None, Language::Python, &mut fields);
         match fields.done() {
             Err(Problem::Fields(problems)) => {
                 let reason = problems.first().map(|problem| problem.reason);

@@ -17,6 +17,7 @@ use crate::run::admit::{
     ArtifactLimits, artifact_limits, check_environment, check_kept_limits, check_labels, check_times, check_widening,
     find, new_id,
 };
+use crate::run::context::Contexts;
 use crate::run::fields::{Fields, millis};
 use crate::run::report;
 use crate::run::store::Store;
@@ -86,6 +87,7 @@ pub fn admit(
         limits,
         helper,
         files: FileCalls::default(),
+        contexts: Contexts::default(),
         state: Mutex::new(settings.state()),
         changes: watch::Sender::new(()),
     };

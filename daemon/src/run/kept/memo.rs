@@ -28,6 +28,7 @@ use super::helper::{self, Helper};
 use super::{Session, Settings, State};
 use crate::principal::Principal;
 use crate::run::admit::{ArtifactLimits, Image, Times};
+use crate::run::context::Contexts;
 use crate::run::execution::StopCause;
 use crate::status::{FieldProblem, Problem};
 
@@ -251,6 +252,7 @@ impl Session {
             helper,
             // What was handed out before the restart has to be handed out again.
             files: FileCalls::default(),
+            contexts: Contexts::default(),
             state: Mutex::new(state),
             changes: watch::Sender::new(()),
         };
@@ -327,6 +329,7 @@ mod tests {
             end_time: now + Duration::from_secs(60),
             helper: Helper::new().0,
             files: FileCalls::default(),
+            contexts: Contexts::default(),
             state: Mutex::new(settings.state()),
             changes: watch::Sender::new(()),
         }

@@ -67,6 +67,10 @@ impl Tap {
         &self.file
     }
 
+    pub(super) fn shared(&self) -> Arc<File> {
+        Arc::clone(&self.file)
+    }
+
     /// Where the next byte goes.
     pub(super) fn at(&self) -> u64 {
         self.at
@@ -82,15 +86,26 @@ impl Tap {
         self.cap = cap;
     }
 
+    /// Goes on in another file.
+    pub(super) fn move_to(&mut self, file: Arc<File>, at: u64, cap: u64) {
+        (self.file, self.at, self.cap) = (file, at, cap);
+    }
+
     /// Takes what one call gives; never waits for the writer.
     pub(super) fn take(&mut self) -> Result<Taken, Fault> {
+        self.take_at_most(CALL)
+    }
+
+    /// The same, of no more than so many bytes.
+    pub(super) fn take_at_most(&mut self, most: usize) -> Result<Taken, Fault> {
         let room = usize::try_from(self.cap.saturating_sub(self.at)).unwrap_or(usize::MAX);
         if room == 0 {
-            return self.drop_some();
+            return self.drop_some(most.min(CALL));
         }
         let mut offset = self.at;
         let flags = SpliceFlags::NONBLOCK | SpliceFlags::MOVE;
-        let moved = splice(&self.pipe, None, &*self.file, Some(&mut offset), room.min(CALL), flags);
+        let len = room.min(CALL).min(most);
+        let moved = splice(&self.pipe, None, &*self.file, Some(&mut offset), len, flags);
         let (bytes, flow) = flow(moved, "splice")?;
         self.at += bytes;
         Ok(Taken {
@@ -100,8 +115,8 @@ impl Tap {
         })
     }
 
-    fn drop_some(&mut self) -> Result<Taken, Fault> {
-        self.scratch.resize(CALL, 0);
+    fn drop_some(&mut self, most: usize) -> Result<Taken, Fault> {
+        self.scratch.resize(most, 0);
         let (bytes, flow) = flow(rustix::io::read(&self.pipe, &mut self.scratch), "read")?;
         Ok(Taken {
             kept: 0,

@@ -11,7 +11,8 @@ use rustix::event::{EventfdFlags, eventfd};
 use tokio::sync::{mpsc, watch};
 use tracing::{debug, error, warn};
 
-use super::{Fault, Pump};
+use super::line::Mover;
+use super::{Fault, Line, Pump};
 use crate::run::log::Log;
 use crate::run::watch::Pipes;
 use crate::status::Problem;
@@ -117,19 +118,8 @@ impl Pumps {
             call: "journal",
             source: std::io::ErrorKind::NotFound.into(),
         })?;
-        let state = Mutex::default();
-        let orders = Arc::new(Orders { state, wake });
-        let (told, finish) = watch::channel(None);
         let (pump, inputs) = Pump::new(Arc::clone(log), Arc::clone(policy), pipes, &past, patience)?;
-        let thread = Thread {
-            orders: Arc::clone(&orders),
-            pumps: Arc::clone(self),
-            log: Arc::clone(log),
-            told,
-        };
-        let builder = std::thread::Builder::new().name("pump".to_owned()).stack_size(STACK);
-        let spawned = builder.spawn(move || thread.run(pump));
-        spawned.map_err(|source| Fault { call: "thread", source })?;
+        let (orders, finish) = self.spawn(wake, Some(Arc::clone(log)), pump)?;
         Ok(Handle {
             orders,
             pumps: Arc::clone(self),
@@ -137,9 +127,48 @@ impl Pumps {
             inputs,
         })
     }
+
+    /// Starts the thread of a context.
+    pub(in crate::run) fn start_line(self: &Arc<Self>, pipes: Pipes) -> Result<Line, Fault> {
+        let wake = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).map_err(Fault::of("eventfd"))?;
+        let (mover, desk, told) = Mover::new(pipes)?;
+        let (orders, finish) = self.spawn(wake, None, mover)?;
+        // Its way in is closed by nobody but its end.
+        let (_, inputs) = mpsc::channel(1);
+        let handle = Handle {
+            orders,
+            pumps: Arc::clone(self),
+            finish,
+            inputs,
+        };
+        Ok(Line::new(handle, desk, told))
+    }
+
+    fn spawn(self: &Arc<Self>, wake: OwnedFd, log: Option<Arc<Log>>, work: impl Moves) -> Result<Spawned, Fault> {
+        let state = Mutex::default();
+        let orders = Arc::new(Orders { state, wake });
+        let (told, finish) = watch::channel(None);
+        let thread = Thread {
+            orders: Arc::clone(&orders),
+            pumps: Arc::clone(self),
+            log,
+            told,
+        };
+        let builder = std::thread::Builder::new().name("pump".to_owned()).stack_size(STACK);
+        let spawned = builder.spawn(move || thread.run(work));
+        spawned.map_err(|source| Fault { call: "thread", source })?;
+        Ok((orders, finish))
+    }
 }
 
+type Spawned = (Arc<Orders>, watch::Receiver<Option<Finish>>);
+
 impl Handle {
+    /// Has the thread look at what is new for it.
+    pub(super) fn wake(&self) {
+        self.orders.wake();
+    }
+
     /// Tells the pump to end at the end of the pipes, or at `end` at the latest, and waits for that. A thread that a
     /// guest holds is abandoned.
     pub async fn finish(mut self, end: Instant) -> Finish {
@@ -177,6 +206,10 @@ impl Orders {
             let mut state = self.lock();
             state.end = Some(state.end.map_or(end, |before| before.min(end)));
         }
+        self.wake();
+    }
+
+    fn wake(&self) {
         // It is full only when nobody has looked for a very long time, and then it wakes just as well.
         let _ = rustix::io::write(&self.wake, &1_u64.to_ne_bytes());
     }
@@ -205,20 +238,33 @@ impl Orders {
     }
 }
 
+/// What a thread does.
+pub(super) trait Moves: Send + 'static {
+    /// Moves bytes until all that is written was read, or until it is told to end. Whether everything was read.
+    fn run(&mut self, orders: &Orders) -> Result<bool, Fault>;
+}
+
+impl Moves for Pump {
+    fn run(&mut self, orders: &Orders) -> Result<bool, Fault> {
+        Self::run(self, orders)
+    }
+}
+
 /// The thread itself.
 struct Thread {
     orders: Arc<Orders>,
     pumps: Arc<Pumps>,
-    log: Arc<Log>,
+    /// The log of its execution; the thread of a context has one for each.
+    log: Option<Arc<Log>>,
     told: watch::Sender<Option<Finish>>,
 }
 
 impl Thread {
-    fn run(self, mut pump: Pump) {
+    fn run(self, mut pump: impl Moves) {
         let ran = pump.run(&self.orders);
-        if ran.is_ok() && !self.orders.is_left() {
+        if let (Ok(_), Some(log), false) = (&ran, &self.log, self.orders.is_left()) {
             // Here, because it copies what is kept.
-            self.log.seal();
+            log.seal();
         }
         // Closing a pipe takes its lock too.
         drop(pump);
@@ -227,12 +273,18 @@ impl Thread {
             Ok(false) => Finish::Early,
             Err(fault) => {
                 error!(%fault, "output can't be kept");
-                self.log.fail(fault.to_string());
+                self.fail(fault.to_string());
                 Finish::Failed
             }
         };
         self.over();
         self.told.send_replace(Some(finish));
+    }
+
+    fn fail(&self, fault: String) {
+        if let Some(log) = &self.log {
+            log.fail(fault);
+        }
     }
 
     fn over(&self) {
@@ -249,7 +301,7 @@ impl Drop for Thread {
     fn drop(&mut self) {
         if self.told.borrow().is_none() {
             self.over();
-            self.log.fail("the thread that reads the output panicked".to_owned());
+            self.fail("the thread that reads the output panicked".to_owned());
         }
     }
 }

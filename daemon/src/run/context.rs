@@ -1,0 +1,429 @@
+//! Contexts: interpreters in a kept session whose state stays from one execution to the next.
+//!
+//! A [`Context`] is what everybody shares of one. Its process belongs to one task ([`life`]), which starts it, replaces
+//! it, and lends it to one execution at a time ([`Lease`]); the others wait in its queue, each with a [`Turn`]. Whoever
+//! has the process watches it: an execution to its `done` or its end ([`execution`]), the task in between.
+
+pub mod admit;
+pub mod execution;
+pub mod life;
+
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::SystemTime;
+
+use brig_jailer::ids::Id;
+use brig_proto::v1;
+use brig_proto::v1::{ContextState, ExecutionState, Reason};
+use tokio::sync::{oneshot, watch};
+use tonic::Status;
+
+use crate::run::execution::{Execution, StopCause};
+use crate::run::log::Log;
+use crate::run::registry::Entered;
+use crate::status::Problem;
+
+use life::Live;
+
+/// The most contexts of one session that live.
+pub const CONTEXTS_MAX: usize = 16;
+/// The most contexts of one session that are remembered, ended ones included.
+const REMEMBERED_MAX: usize = 64;
+/// The most executions of one context that wait.
+pub const WAITING_MAX: usize = 32;
+/// The most requests to reset a context that are remembered.
+const RESETS_MAX: usize = 16;
+
+/// The language of a context.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Language {
+    Python,
+    Bash,
+}
+
+/// A context, as long as somebody may ask for it.
+#[derive(Debug)]
+pub struct Context {
+    pub id: Id,
+    pub session: Id,
+    pub request: Option<Id>,
+    /// Hash of the request: the same request_id must come with the same one.
+    pub digest: [u8; 32],
+    pub language: Language,
+    /// Where its interpreters start, absolute.
+    pub directory: String,
+    /// Variables beside the session's.
+    pub environment: BTreeMap<String, String>,
+    pub labels: BTreeMap<String, String>,
+    pub create_time: SystemTime,
+    state: Mutex<State>,
+    changes: watch::Sender<()>,
+}
+
+#[derive(Debug)]
+struct State {
+    phase: ContextState,
+    last_active: SystemTime,
+    /// Executions that have begun since its interpreter started.
+    executions: u64,
+    generation: u32,
+    waiting: VecDeque<Wanted>,
+    /// The execution that has the process.
+    running: Option<Arc<Execution>>,
+    is_closing: bool,
+    /// How often somebody asked for a new interpreter, by which requests, and how often that was done.
+    resets: u64,
+    requests: VecDeque<Id>,
+    resets_done: u64,
+    /// Why the last interpreter that was asked for could not be started.
+    refusal: Option<Status>,
+}
+
+/// What waits for the process.
+#[derive(Debug)]
+struct Wanted {
+    execution: Arc<Execution>,
+    granted: oneshot::Sender<Result<Lease, Problem>>,
+}
+
+/// A place in the queue of a context.
+#[derive(Debug)]
+pub struct Turn {
+    context: Arc<Context>,
+    log: Arc<Log>,
+    granted: oneshot::Receiver<Result<Lease, Problem>>,
+}
+
+/// The process of a context, until this is dropped.
+#[derive(Debug)]
+pub struct Lease {
+    /// Nothing once it has ended.
+    pub live: Option<Live>,
+    /// What became of the last one, if that has not been told.
+    pub lost: Option<String>,
+    back: Option<oneshot::Sender<Option<Live>>>,
+}
+
+/// The contexts of a session.
+#[derive(Debug, Default)]
+pub struct Contexts(Mutex<Vec<Arc<Context>>>);
+
+/// The context that an execution runs in.
+#[derive(Debug)]
+pub struct Seat {
+    pub context: Id,
+    state_kept: AtomicBool,
+}
+
+impl Language {
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Python => "python",
+            Self::Bash => "bash",
+        }
+    }
+}
+
+impl Seat {
+    pub fn new(context: &Context) -> Self {
+        Self {
+            context: context.id.clone(),
+            state_kept: AtomicBool::new(false),
+        }
+    }
+
+    /// Says that the interpreter lives on with its state.
+    pub fn keep_state(&self) {
+        self.state_kept.store(true, Ordering::SeqCst);
+    }
+
+    /// Whether what the execution left in the interpreter is there for the next one.
+    pub fn is_state_kept(&self) -> bool {
+        self.state_kept.load(Ordering::SeqCst)
+    }
+}
+
+impl Contexts {
+    /// Enters a context, unless the same request made one before.
+    pub fn enter(&self, context: &Arc<Context>) -> Result<Entered<Context>, Problem> {
+        let mut all = self.lock();
+        if let Some(request) = &context.request
+            && let Some(known) = all.iter().find(|known| known.request.as_ref() == Some(request))
+        {
+            return if known.digest == context.digest {
+                Ok(Entered::Known(Arc::clone(known)))
+            } else {
+                Err(crate::run::registry::reused(request))
+            };
+        }
+        if all.iter().any(|known| known.id == context.id) {
+            return Err(Problem::Exists {
+                kind: "context",
+                name: context.id.to_string(),
+                why: "was used before in this session; leave the id out or choose another one",
+                reason: Reason::IdTaken,
+            });
+        }
+        let living = all.iter().filter(|known| !known.is_over()).count();
+        if living >= CONTEXTS_MAX {
+            return Err(Problem::ContextQuota(context.session.to_string(), living));
+        }
+        if all.len() >= REMEMBERED_MAX
+            && let Some(oldest) = all.iter().position(|known| known.is_over())
+        {
+            all.remove(oldest);
+        }
+        all.push(Arc::clone(context));
+        Ok(Entered::New)
+    }
+
+    /// Takes a context out that could not be made, so that its name and its request are free.
+    pub fn withdraw_unmade(&self, context: &Arc<Context>) {
+        if context.lock().generation == 0 {
+            self.lock().retain(|known| !Arc::ptr_eq(known, context));
+        }
+    }
+
+    /// Finds a context.
+    pub fn get(&self, id: &str) -> Result<Arc<Context>, Problem> {
+        let found = self.lock().iter().find(|known| known.id.as_str() == id).cloned();
+        found.ok_or_else(|| Problem::NotFound {
+            kind: "context",
+            name: id.chars().take(60).collect(),
+            why: "context_id: not in this session, ended a while ago, or lost with the brigd that it was made by"
+                .to_owned(),
+            reason: Reason::ContextNotFound,
+        })
+    }
+
+    /// All of them, newest first.
+    pub fn list(&self) -> Vec<Arc<Context>> {
+        self.lock().iter().rev().cloned().collect()
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Vec<Arc<Context>>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Context {
+    /// Takes a place in its queue; whether nobody is before.
+    pub fn queue(self: &Arc<Self>, execution: &Arc<Execution>) -> Result<(Turn, bool), Problem> {
+        let (granted, turn) = oneshot::channel();
+        let is_free = {
+            let mut state = self.lock();
+            if state.is_closing || state.phase == ContextState::Closed {
+                return Err(self.closed_problem());
+            }
+            if state.waiting.len() >= WAITING_MAX {
+                return Err(Problem::ContextBusy(self.id.to_string(), state.waiting.len()));
+            }
+            let is_free = state.running.is_none() && state.waiting.is_empty();
+            state.waiting.push_back(Wanted {
+                execution: Arc::clone(execution),
+                granted,
+            });
+            if !is_free {
+                state.tell_places();
+            }
+            is_free
+        };
+        self.changes.send_replace(());
+        let turn = Turn {
+            context: Arc::clone(self),
+            log: Arc::clone(&execution.log),
+            granted: turn,
+        };
+        Ok((turn, is_free))
+    }
+
+    /// Has it end; its executions are cancelled.
+    pub fn close(&self) {
+        self.cancel_all(|state| state.is_closing = true);
+    }
+
+    /// Has its interpreter replaced; its executions are cancelled. Gives what [`Self::reset`] waits for.
+    pub fn ask_reset(&self, request: Option<&Id>) -> Result<u64, Problem> {
+        {
+            let state = self.lock();
+            if state.is_closing {
+                return Err(self.closed_problem());
+            }
+            if request.is_some_and(|request| state.requests.contains(request)) {
+                return Ok(state.resets);
+            }
+        }
+        let mut number = 0;
+        self.cancel_all(|state| {
+            state.resets += 1;
+            number = state.resets;
+            if let Some(request) = request {
+                state.requests.push_back(request.clone());
+                if state.requests.len() > RESETS_MAX {
+                    state.requests.pop_front();
+                }
+            }
+        });
+        Ok(number)
+    }
+
+    /// Waits until so many resets are done.
+    pub async fn reset(&self, number: u64) -> Result<(), Status> {
+        self.until(|state| {
+            if state.resets_done >= number {
+                Some(state.refusal.clone().map_or(Ok(()), Err))
+            } else if state.phase == ContextState::Closed {
+                Some(Err(self.closed_problem().into()))
+            } else {
+                None
+            }
+        })
+        .await
+    }
+
+    /// Waits until it takes work.
+    pub async fn ready(&self) -> Result<(), Status> {
+        self.until(|state| match state.phase {
+            ContextState::Unspecified | ContextState::Starting => None,
+            ContextState::Idle | ContextState::Busy => Some(Ok(())),
+            ContextState::Closed => Some(Err(state
+                .refusal
+                .clone()
+                .unwrap_or_else(|| self.closed_problem().into()))),
+        })
+        .await
+    }
+
+    /// Waits until nothing of it is left.
+    pub async fn gone(&self) {
+        self.until(|state| (state.phase == ContextState::Closed).then_some(()))
+            .await;
+    }
+
+    /// Whether it ends or has ended.
+    pub fn is_over(&self) -> bool {
+        let state = self.lock();
+        state.is_closing || state.phase == ContextState::Closed
+    }
+
+    /// Shows it as it is now.
+    pub fn show(&self) -> v1::Context {
+        let state = self.lock();
+        v1::Context {
+            session_id: self.session.to_string(),
+            context_id: self.id.to_string(),
+            language: self.language.name().to_owned(),
+            directory: self.directory.clone(),
+            state: state.phase.into(),
+            create_time: Some(self.create_time.into()),
+            last_active_time: Some(state.last_active.into()),
+            execution_count: state.executions,
+            queue_length: u32::try_from(state.waiting.len()).unwrap_or(u32::MAX),
+            generation: state.generation,
+            labels: self.labels.clone(),
+        }
+    }
+
+    /// What a call on it is told when it is over.
+    fn closed_problem(&self) -> Problem {
+        Problem::NotFound {
+            kind: "context",
+            name: self.id.to_string(),
+            why: "context_id: it was closed".to_owned(),
+            reason: Reason::ContextNotFound,
+        }
+    }
+
+    fn cancel_all(&self, change: impl FnOnce(&mut State)) {
+        let executions: Vec<_> = {
+            let mut state = self.lock();
+            change(&mut state);
+            let waiting = state.waiting.iter().map(|wanted| &wanted.execution);
+            waiting.chain(&state.running).cloned().collect()
+        };
+        for execution in executions {
+            execution.stop.tell(StopCause::Cancel);
+        }
+        self.changes.send_replace(());
+    }
+
+    async fn until<T>(&self, holds: impl Fn(&State) -> Option<T>) -> T {
+        let mut changes = self.changes.subscribe();
+        loop {
+            changes.mark_unchanged();
+            if let Some(found) = holds(&self.lock()) {
+                return found;
+            }
+            // The sender lives as long as the context, which the caller holds.
+            let _ = changes.changed().await;
+        }
+    }
+
+    fn change(&self, change: impl FnOnce(&mut State)) {
+        change(&mut self.lock());
+        self.changes.send_replace(());
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl State {
+    fn new() -> Self {
+        Self {
+            phase: ContextState::Starting,
+            last_active: SystemTime::now(),
+            executions: 0,
+            generation: 0,
+            waiting: VecDeque::new(),
+            running: None,
+            is_closing: false,
+            resets: 0,
+            requests: VecDeque::new(),
+            resets_done: 0,
+            refusal: None,
+        }
+    }
+
+    /// Tells those that wait their places, the first of which is 1.
+    fn tell_places(&self) {
+        for (place, wanted) in (1..).zip(&self.waiting) {
+            wanted.execution.log.place(ExecutionState::Queued, place);
+        }
+    }
+}
+
+impl Turn {
+    /// Waits for the process. Dropping the turn gives the place up.
+    pub async fn wait(&mut self) -> Result<Lease, Problem> {
+        match (&mut self.granted).await {
+            Ok(granted) => granted,
+            Err(_over) => Err(self.context.closed_problem()),
+        }
+    }
+}
+
+impl Drop for Turn {
+    fn drop(&mut self) {
+        let mut state = self.context.lock();
+        let before = state.waiting.len();
+        state
+            .waiting
+            .retain(|wanted| !Arc::ptr_eq(&wanted.execution.log, &self.log));
+        if state.waiting.len() < before {
+            state.tell_places();
+        }
+    }
+}
+
+impl Drop for Lease {
+    fn drop(&mut self) {
+        let live = self.live.take();
+        if let Some(back) = self.back.take() {
+            // The context may be over.
+            drop(back.send(live));
+        }
+    }
+}

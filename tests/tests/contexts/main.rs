@@ -1,0 +1,81 @@
+//! Contexts with real jails: what an interpreter keeps, how its executions follow one another, and how it ends.
+#![allow(clippy::unwrap_used, reason = "a test that can't go on should stop")]
+
+mod ends;
+mod forged;
+mod load;
+mod state;
+
+use brig_proto::v1::{Context, ContextsCreateRequest, ExecutionSpec, SessionsCreateRequest};
+use brig_tests::spec::code;
+use brig_tests::{Daemon, Live, Outcome};
+
+/// The session and the context of most tests.
+const MINE: &str = "mine";
+
+/// A context of a daemon, in a session of its own.
+struct Kept<'d> {
+    daemon: &'d Daemon,
+}
+
+impl<'d> Kept<'d> {
+    /// Makes a session, and a context in it, under one name.
+    fn new(daemon: &'d Daemon) -> Self {
+        Self::of(daemon, "base", "python")
+    }
+
+    fn of(daemon: &'d Daemon, template: &str, language: &str) -> Self {
+        daemon.create(SessionsCreateRequest {
+            session_id: MINE.to_owned(),
+            template: template.to_owned(),
+            ..SessionsCreateRequest::default()
+        });
+        let kept = Self { daemon };
+        kept.context(MINE, language);
+        kept
+    }
+
+    fn context(&self, id: &str, language: &str) -> Context {
+        let request = ContextsCreateRequest {
+            session_id: MINE.to_owned(),
+            context_id: id.to_owned(),
+            language: language.to_owned(),
+            ..ContextsCreateRequest::default()
+        };
+        self.daemon.context(request).unwrap()
+    }
+
+    fn begin(&self, context: &str, spec: ExecutionSpec) -> Live {
+        self.daemon.execute_in(MINE, context, spec).unwrap()
+    }
+
+    /// Begins something under a name.
+    fn begin_as(&self, id: &str, source: &str) -> Live {
+        let spec = ExecutionSpec {
+            execution_id: id.to_owned(),
+            ..code(source)
+        };
+        self.begin(MINE, spec)
+    }
+
+    fn run(&self, source: &str) -> Outcome {
+        self.begin(MINE, code(source)).finish()
+    }
+
+    /// What code writes that must succeed.
+    fn stdout(&self, source: &str) -> String {
+        self.run(source).expect_success().stdout()
+    }
+
+    fn shown(&self) -> Context {
+        let all = self.daemon.list_contexts(MINE);
+        all.into_iter().find(|context| context.context_id == MINE).unwrap()
+    }
+}
+
+/// Whether an execution left its state behind, and in which context.
+fn has_state(outcome: &Outcome) -> bool {
+    let session = outcome.result.session.as_ref().unwrap();
+    assert!(session.context_id.is_some() && session.kept);
+    session.has_state
+}
