@@ -7,8 +7,8 @@ mod list;
 mod table;
 mod verify;
 
-use brig_proto::v1::ledger_client::LedgerClient;
 use brig_proto::sizes::SPEC_MAX;
+use brig_proto::v1::ledger_client::LedgerClient;
 use clap::Subcommand;
 use tonic::transport::Channel;
 

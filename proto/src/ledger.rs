@@ -137,9 +137,17 @@ mod tests {
         let line = document.line();
         let (text, rest) = line.split_once('\n').unwrap();
         assert_eq!(rest, "");
-        assert!(!text.chars().any(|character| character.is_control() || display::changes_display(character)), "{text}");
+        assert!(
+            !text
+                .chars()
+                .any(|character| character.is_control() || display::changes_display(character)),
+            "{text}"
+        );
         assert_eq!(serde_json::from_str::<EntryDocument>(text).unwrap(), document);
-        assert_eq!((document.kind.as_str(), document.work.as_deref()), ("accepted", Some("print(1)\n\u{fffd}")));
+        assert_eq!(
+            (document.kind.as_str(), document.work.as_deref()),
+            ("accepted", Some("print(1)\n\u{fffd}"))
+        );
         assert_eq!((document.reason, document.review, document.count), (None, None, None));
     }
 }

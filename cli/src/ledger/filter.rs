@@ -75,7 +75,9 @@ filters! {
 pub(super) fn parse_time(text: &str) -> Result<Timestamp, String> {
     if let Ok(ago) = text.parse::<Span>() {
         let then = SystemTime::now().checked_sub(std::time::Duration::from_millis(ago.millis()));
-        return then.map(Timestamp::from).ok_or_else(|| format!("{text:?} is too long ago"));
+        return then
+            .map(Timestamp::from)
+            .ok_or_else(|| format!("{text:?} is too long ago"));
     }
     text.parse()
         .map_err(|_| format!("{text:?} is no time: 2026-01-31T08:00:00Z is one, and 7d is seven days ago"))
@@ -108,6 +110,10 @@ mod tests {
     #[test]
     fn a_kind_is_named_as_the_documents_name_it() {
         assert_eq!(parse_kind("session_created"), Ok(LedgerEntryKind::SessionCreated));
-        assert!(parse_kind("accept").unwrap_err().contains("accepted, finished, refused"));
+        assert!(
+            parse_kind("accept")
+                .unwrap_err()
+                .contains("accepted, finished, refused")
+        );
     }
 }

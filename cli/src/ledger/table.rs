@@ -1,7 +1,7 @@
 //! Entries for people: a line each, in which nothing that somebody else wrote can do anything.
 
-use brig_proto::result::Status;
 use brig_proto::ledger::EntryDocument;
+use brig_proto::result::Status;
 use brig_proto::v1::LedgerEntry;
 
 use crate::output::escape;
@@ -173,7 +173,14 @@ mod tests {
         };
         let text = render(&[hostile], Style::PLAIN);
         assert_eq!(text.lines().count(), 2);
-        assert!(text.chars().all(|character| character == '\n' || !character.is_control()), "{text}");
-        assert!(text.contains("a\\n\\x1b[2J\\u{202e}") && text.ends_with("...\n"), "{text}");
+        assert!(
+            text.chars()
+                .all(|character| character == '\n' || !character.is_control()),
+            "{text}"
+        );
+        assert!(
+            text.contains("a\\n\\x1b[2J\\u{202e}") && text.ends_with("...\n"),
+            "{text}"
+        );
     }
 }

@@ -5,8 +5,8 @@
 
 use std::fmt::Write;
 
-pub(crate) use brig_proto::display::json;
 use brig_proto::display::changes_display;
+pub(crate) use brig_proto::display::json;
 
 /// Escapes a stream that arrives in pieces; a character may be cut between two of them.
 #[derive(Debug, Default)]

@@ -71,7 +71,10 @@ pub(super) async fn erase(
         remembered.add(&tenant, &request, digest, answer);
         Ok(answer)
     });
-    erasing.await.unwrap_or(Err(LedgerError::Closed)).map_err(Problem::Ledger)
+    erasing
+        .await
+        .unwrap_or(Err(LedgerError::Closed))
+        .map_err(Problem::Ledger)
 }
 
 fn check(asked: &v1::LedgerEraseRequest) -> Result<(), Problem> {
@@ -98,12 +101,7 @@ fn answer(entries: u64) -> v1::LedgerEraseResponse {
 }
 
 impl Remembered {
-    fn find(
-        &self,
-        tenant: &str,
-        request: &str,
-        digest: &[u8; 32],
-    ) -> Result<Option<v1::LedgerEraseResponse>, Problem> {
+    fn find(&self, tenant: &str, request: &str, digest: &[u8; 32]) -> Result<Option<v1::LedgerEraseResponse>, Problem> {
         let mut requests = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         requests.retain(|known| known.time.elapsed() < REMEMBERED);
         let is_same = |known: &&Answered| !request.is_empty() && known.tenant == tenant && known.request == request;

@@ -178,7 +178,10 @@ fn time(field: &str, time: Option<&Timestamp>) -> Result<Option<i64>, FieldProbl
 }
 
 fn hash(text: &str) -> Option<Hash> {
-    let digits = |text: &str| text.bytes().all(|byte| byte.is_ascii_digit() || (b'a'..=b'f').contains(&byte));
+    let digits = |text: &str| {
+        text.bytes()
+            .all(|byte| byte.is_ascii_digit() || (b'a'..=b'f').contains(&byte))
+    };
     if text.len() != 64 || !digits(text) {
         return None;
     }
@@ -234,7 +237,10 @@ mod tests {
     #[test]
     fn each_kind_of_the_api_has_a_name() {
         let known = (1..).map_while(|number| LedgerEntryKind::try_from(number).ok());
-        assert_eq!(known.collect::<Vec<_>>(), KINDS.iter().map(|(kind, _)| *kind).collect::<Vec<_>>());
+        assert_eq!(
+            known.collect::<Vec<_>>(),
+            KINDS.iter().map(|(kind, _)| *kind).collect::<Vec<_>>()
+        );
     }
 
     #[test]

@@ -3,9 +3,7 @@
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use brig_proto::v1;
-use brig_proto::v1::{
-    ArtifactClass, ArtifactHandling, CauseKind, ExecutionStatus, Reason, ReviewState, StreamSummary,
-};
+use brig_proto::v1::{ArtifactClass, ArtifactHandling, CauseKind, ExecutionStatus, Reason, ReviewState, StreamSummary};
 
 use super::filter;
 use crate::ledger::{Accept, Artifact, Body, Content, Erased, Finish, Found, Limits, Origin, Verdict, hex};
@@ -121,7 +119,9 @@ fn input(input: &crate::ledger::Input) -> v1::InputFile {
 
 /// The result, as far as it was recorded.
 fn result(entry: &v1::LedgerEntry, finish: &Finish, accept: Option<&Accept>) -> v1::ExecutionResult {
-    let ran = finish.start_time.and_then(|start| finish.time.duration_since(start).ok());
+    let ran = finish
+        .start_time
+        .and_then(|start| finish.time.duration_since(start).ok());
     let cause = finish.cause.as_deref().map(|kind| v1::Cause {
         kind: word("CAUSE_KIND_", kind, CauseKind::from_str_name).into(),
         message: finish.message.clone().unwrap_or_default(),
@@ -195,7 +195,12 @@ fn artifact(artifact: &Artifact) -> v1::Artifact {
         size_bytes: artifact.size_bytes,
         sha256: artifact.sha256.clone(),
         class: word("ARTIFACT_CLASS_", &artifact.class, ArtifactClass::from_str_name).into(),
-        handling: word("ARTIFACT_HANDLING_", &artifact.handling, ArtifactHandling::from_str_name).into(),
+        handling: word(
+            "ARTIFACT_HANDLING_",
+            &artifact.handling,
+            ArtifactHandling::from_str_name,
+        )
+        .into(),
         review: word("REVIEW_STATE_", &artifact.review, ReviewState::from_str_name).into(),
         ..v1::Artifact::default()
     }

@@ -68,12 +68,7 @@ impl Reading {
 }
 
 /// Gives entries in order, then as they come, until the client goes or the daemon stops.
-pub(super) fn follow(
-    host: &Arc<Host>,
-    filter: Filter,
-    after: i64,
-    slot: Slot,
-) -> BoxStream<LedgerFollowResponse> {
+pub(super) fn follow(host: &Arc<Host>, filter: Filter, after: i64, slot: Slot) -> BoxStream<LedgerFollowResponse> {
     let mut reading = Reading {
         host: Arc::clone(host),
         filter,
@@ -97,12 +92,7 @@ pub(super) fn follow(
 }
 
 /// Gives the entries that there are as JSON Lines.
-pub(super) fn export(
-    host: &Arc<Host>,
-    filter: Filter,
-    after: i64,
-    slot: Slot,
-) -> BoxStream<LedgerExportResponse> {
+pub(super) fn export(host: &Arc<Host>, filter: Filter, after: i64, slot: Slot) -> BoxStream<LedgerExportResponse> {
     let mut reading = Reading {
         host: Arc::clone(host),
         filter,

@@ -76,7 +76,10 @@ pub(super) fn join(data: &str, names: Option<&str>) -> serde_json::Result<Value>
     for (list, _) in NAMES_IN_LISTS {
         let taken = names.remove(*list);
         if let (Some(Value::Array(things)), Some(Value::Array(taken))) = (entry.get_mut(*list), taken) {
-            things.iter_mut().zip(taken).for_each(|(thing, names)| put(thing, names));
+            things
+                .iter_mut()
+                .zip(taken)
+                .for_each(|(thing, names)| put(thing, names));
         }
     }
     entry.extend(names);
@@ -159,7 +162,13 @@ mod tests {
 
     #[test]
     fn an_entry_that_names_nobody_has_no_second_part() {
-        let parts = part("close", json!({"session": "s1", "user": "", "labels": {}}).as_object().unwrap().clone());
+        let parts = part(
+            "close",
+            json!({"session": "s1", "user": "", "labels": {}})
+                .as_object()
+                .unwrap()
+                .clone(),
+        );
         assert!(parts.names.is_none());
         assert_eq!(parts.data, r#"{"session":"s1"}"#);
     }

@@ -57,7 +57,11 @@ impl Refusals {
         let mut told = Vec::new();
         self.tenants().retain(|name, tenant| {
             let counted = std::mem::take(&mut tenant.counted);
-            told.extend(counted.into_iter().map(|(reason, count)| summary(name, reason, count, time)));
+            told.extend(
+                counted
+                    .into_iter()
+                    .map(|(reason, count)| summary(name, reason, count, time)),
+            );
             tenant.fill(now);
             tenant.left < u64::from(BURST) * 1000
         });
@@ -136,7 +140,10 @@ mod tests {
         let written = (0..10_000).filter(|_| refusals.admit(refused("a", "queue_full"), now).is_some());
         assert_eq!(written.count(), 100);
         refusals.admit(refused("a", "role_missing"), now);
-        assert!(refusals.admit(refused("b", "queue_full"), now).is_some(), "another tenant");
+        assert!(
+            refusals.admit(refused("b", "queue_full"), now).is_some(),
+            "another tenant"
+        );
         let mut told = refusals.counted(now, UNIX_EPOCH);
         told.sort_by_key(|refused| refused.count);
         assert_eq!(
@@ -152,7 +159,11 @@ mod tests {
     #[test]
     fn the_bucket_fills_up_with_time_and_is_then_forgotten() {
         let (refusals, start) = (Refusals::default(), Instant::now());
-        let admitted = |now| (0..200).filter(|_| refusals.admit(refused("a", "x"), now).is_some()).count();
+        let admitted = |now| {
+            (0..200)
+                .filter(|_| refusals.admit(refused("a", "x"), now).is_some())
+                .count()
+        };
         assert_eq!(admitted(start), 100);
         assert_eq!(admitted(start + Duration::from_secs(60)), 10);
         assert_eq!(admitted(start + Duration::from_secs(90)), 5);

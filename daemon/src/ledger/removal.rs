@@ -109,7 +109,10 @@ pub(super) fn erase(
     let read = |row: &Row<'_>| Ok((row.get(0)?, row.get(1)?, row.get(2)?));
     let found: Vec<(i64, String, Option<String>)> = transaction
         .prepare_cached(&sql)?
-        .query_map(params_from_iter(parameters.iter().map(|value| value as &dyn ToSql)), read)?
+        .query_map(
+            params_from_iter(parameters.iter().map(|value| value as &dyn ToSql)),
+            read,
+        )?
         .collect::<rusqlite::Result<_>>()?;
     let mut progress = Progress {
         number: found.last().map_or(last, |(number, ..)| *number),
@@ -141,9 +144,10 @@ pub(super) fn count(connection: &Connection, filter: &Filter, last: i64) -> rusq
               OR EXISTS (SELECT 1 FROM bodies WHERE bodies.execution = entries.execution
                          AND (part IN ('code', 'command')) = (kind = 'accept') AND kind IN ('accept', 'finish')))"
     );
-    connection
-        .prepare_cached(&sql)?
-        .query_row(params_from_iter(parameters.iter().map(|value| value as &dyn ToSql)), |row| count_in(row, 0))
+    connection.prepare_cached(&sql)?.query_row(
+        params_from_iter(parameters.iter().map(|value| value as &dyn ToSql)),
+        |row| count_in(row, 0),
+    )
 }
 
 /// A number of a row that is never negative.

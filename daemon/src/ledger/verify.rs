@@ -117,7 +117,10 @@ impl Verification {
         }
         let hash = entry.link().hash(&self.verdict.head.hash);
         if entry.hash != hash {
-            self.broken(expected, "was changed: its hash does not follow from it and the one before");
+            self.broken(
+                expected,
+                "was changed: its hash does not follow from it and the one before",
+            );
             return Ok(false);
         }
         if let Some(what) = entry.wrong_beside(connection)? {

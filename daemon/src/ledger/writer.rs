@@ -14,9 +14,9 @@ use brig_jailer::ids::Id;
 
 use super::chain::{self, Head};
 use super::entry::{Entry, Pen, Problem};
-use super::query::Filter;
-use super::record::{Accept, Erased, Finish, OpenEnds, Record, Refused, SessionClosed, SessionOpened, hex};
-use super::removal::{self, Progress, Swept};
+use super::record::{Finish, OpenEnds, Record, SessionClosed, hex};
+use super::removal;
+use super::request::{Batch, Removal, Request};
 use super::{Answer, LedgerError, Options, database, read, schema};
 
 /// Requests that are written at one time, at most.
@@ -28,27 +28,6 @@ const HEAD_EVERY: i64 = 1000;
 
 const RUNNING: &str = "SELECT execution FROM executions WHERE finish_number IS NULL ORDER BY accept_number";
 const OPEN: &str = "SELECT session FROM sessions WHERE close_number IS NULL ORDER BY open_number";
-
-pub(super) enum Request {
-    Accept(Box<Accept>, Answer<()>),
-    Finish(Arc<Finish>, Answer<()>),
-    Refused(Box<Refused>, Answer<()>),
-    Opened(Box<SessionOpened>, Answer<()>),
-    Closed(Arc<SessionClosed>, Answer<()>),
-    Erased(Box<Erased>, Answer<()>),
-    /// Removes some bodies and names, of entries after the one and up to the other.
-    Erase(Box<Filter>, i64, i64, Answer<Progress>),
-    /// Removes some of what may go at this time, in milliseconds since 1970.
-    Sweep(i64, Answer<Swept>),
-    /// Writes the database anew, so that no page has anything left in it that was removed.
-    Rewrite(Answer<()>),
-    /// Cuts the log; false if readers are in the way.
-    Scrub(Answer<bool>),
-    Settle(OpenEnds, Answer<()>),
-    OpenEnds(Answer<OpenEnds>),
-    Get(Id, Answer<Option<Record>>),
-    Close(Answer<()>),
-}
 
 #[derive(Debug)]
 pub(super) struct Writer {
@@ -213,7 +192,8 @@ impl Writer {
         let (head, written) = (pen.head, pen.written);
         transaction.commit()?;
         self.written += written;
-        self.head.send_if_modified(|known| std::mem::replace(known, head) != head);
+        self.head
+            .send_if_modified(|known| std::mem::replace(known, head) != head);
         Ok(result)
     }
 
@@ -350,52 +330,6 @@ impl Writer {
             path: self.path.clone(),
             source,
         }
-    }
-}
-
-/// What is to be removed.
-enum Removal {
-    Erase(Box<Filter>, i64, i64, Answer<Progress>),
-    Sweep(i64, Answer<Swept>),
-    Rewrite(Answer<()>),
-    Scrub(Answer<bool>),
-}
-
-/// Waiting requests by what they need.
-#[derive(Default)]
-struct Batch {
-    accepts: Vec<(Entry, Answer<()>)>,
-    finishes: Vec<(Entry, Answer<()>)>,
-    settles: Vec<(OpenEnds, Answer<()>)>,
-    removals: Vec<Removal>,
-    gets: Vec<(Id, Answer<Option<Record>>)>,
-    open_ends: Vec<Answer<OpenEnds>>,
-}
-
-impl Batch {
-    fn sort(requests: impl Iterator<Item = Request>, closing: &mut Vec<Answer<()>>) -> Self {
-        let mut batch = Self::default();
-        for request in requests {
-            match request {
-                Request::Accept(accept, answer) => batch.accepts.push((Entry::Accept(accept), answer)),
-                Request::Refused(refused, answer) => batch.accepts.push((Entry::Refused(refused), answer)),
-                Request::Finish(finish, answer) => batch.finishes.push((Entry::Finish(finish), answer)),
-                Request::Opened(opened, answer) => batch.accepts.push((Entry::Opened(opened), answer)),
-                Request::Closed(closed, answer) => batch.finishes.push((Entry::Closed(closed), answer)),
-                Request::Erased(erased, answer) => batch.finishes.push((Entry::Erased(erased), answer)),
-                Request::Erase(filter, after, last, answer) => {
-                    batch.removals.push(Removal::Erase(filter, after, last, answer));
-                }
-                Request::Sweep(now_ms, answer) => batch.removals.push(Removal::Sweep(now_ms, answer)),
-                Request::Rewrite(answer) => batch.removals.push(Removal::Rewrite(answer)),
-                Request::Scrub(answer) => batch.removals.push(Removal::Scrub(answer)),
-                Request::Settle(adopted, answer) => batch.settles.push((adopted, answer)),
-                Request::OpenEnds(answer) => batch.open_ends.push(answer),
-                Request::Get(execution, answer) => batch.gets.push((execution, answer)),
-                Request::Close(answer) => closing.push(answer),
-            }
-        }
-        batch
     }
 }
 

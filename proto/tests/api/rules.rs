@@ -13,7 +13,10 @@ const ID_ELSEWHERE: [(&str, &str); 6] = [
     ("Executions.Input", "offset does it"),
     ("Inputs.Create", "in the spec"),
     ("Files.Upload", "in the spec"),
-    ("Ledger.Sweep", "what is gone is gone: the second time nothing is left to do"),
+    (
+        "Ledger.Sweep",
+        "what is gone is gone: the second time nothing is left to do",
+    ),
 ];
 
 const READING: [&str; 9] = [

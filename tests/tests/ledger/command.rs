@@ -49,11 +49,18 @@ fn tenants() -> Option<Daemon> {
 }
 
 fn lines(brig: &Brig) -> Vec<Value> {
-    brig.text().lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+    brig.text()
+        .lines()
+        .map(|line| serde_json::from_str(line).unwrap())
+        .collect()
 }
 
 fn run(daemon: &Daemon, uid: u32, user: &str, script: &str) -> Brig {
-    brig(daemon, uid, &["run", "--template", "base", "--user", user, "--", "sh", "-c", script])
+    brig(
+        daemon,
+        uid,
+        &["run", "--template", "base", "--user", user, "--", "sh", "-c", script],
+    )
 }
 
 #[test]
@@ -73,7 +80,11 @@ fn auditors_see_their_tenant_and_operators_what_they_ask_for() {
         &["ledger", "sweep"],
     ] {
         let refused = brig(&daemon, AUDITOR, arguments).expect(77);
-        assert!(refused.stderr.contains("the role operator is needed"), "{}", refused.stderr);
+        assert!(
+            refused.stderr.contains("the role operator is needed"),
+            "{}",
+            refused.stderr
+        );
         assert!(!refused.text().contains("default-output"));
     }
     for call in ["list", "follow", "export", "verify"] {
@@ -85,14 +96,25 @@ fn auditors_see_their_tenant_and_operators_what_they_ask_for() {
     assert_eq!(lines(&foreign), Vec::<Value>::new());
     let exported = brig(&daemon, AUDITOR, &["ledger", "export"]).expect(0).text();
     assert!(exported.contains("blue-output") && !exported.contains("default-output"));
-    let all = brig(&daemon, OPERATOR, &["ledger", "export", "--all-tenants"]).expect(0).text();
+    let all = brig(&daemon, OPERATOR, &["ledger", "export", "--all-tenants"])
+        .expect(0)
+        .text();
     assert!(all.contains("blue-output") && all.contains("default-output"));
-    let theirs = brig(&daemon, OPERATOR, &["ledger", "list", "--tenant", "default", "-o", "json"]).expect(0);
+    let theirs = brig(
+        &daemon,
+        OPERATOR,
+        &["ledger", "list", "--tenant", "default", "-o", "json"],
+    )
+    .expect(0);
     assert_eq!(theirs.json()["entries"].as_array().unwrap().len(), 2);
     // Who was refused is in the record: the auditor six times, the runner four; the stranger under no tenant.
     let refused = ["ledger", "list", "--all-tenants", "--kind", "refused", "-o", "jsonl"];
     let refused = lines(&brig(&daemon, OPERATOR, &refused).expect(0));
-    let told: Vec<_> = refused.iter().rev().map(|line| (line["tenant"].as_str().unwrap(), line["reason"].as_str().unwrap())).collect();
+    let told: Vec<_> = refused
+        .iter()
+        .rev()
+        .map(|line| (line["tenant"].as_str().unwrap(), line["reason"].as_str().unwrap()))
+        .collect();
     let missing = [("blue", "role_missing"); 10];
     assert_eq!(told, [&missing[..], &[("", "unauthenticated")]].concat());
     assert_eq!(refused[0]["user"], "uid 65504");
@@ -106,7 +128,16 @@ fn what_was_erased_is_gone_and_the_rest_verifies() {
     run(&daemon, RUNNER, "canaryann", "echo canary-output-ann").expect(0);
     run(&daemon, RUNNER, "canarybob", "echo canary-output-bob").expect(0);
     let erase = |more: &[&str]| {
-        let fixed = ["ledger", "erase", "--tenant", "blue", "--user", "canaryann", "-o", "json"];
+        let fixed = [
+            "ledger",
+            "erase",
+            "--tenant",
+            "blue",
+            "--user",
+            "canaryann",
+            "-o",
+            "json",
+        ];
         brig(&daemon, OPERATOR, &[&fixed[..], more].concat())
     };
     erase(&["--dry-run"]).expect(2);
@@ -116,7 +147,11 @@ fn what_was_erased_is_gone_and_the_rest_verifies() {
     let named = ["--comment", "asked by letter", "--request-id", "letter1"];
     let erased = erase(&named).expect(0);
     assert_eq!(erased.json(), json!({"entries": 2, "artifacts": 0, "dry_run": false}));
-    assert_eq!(erase(&named).expect(0).json(), erased.json(), "the same request has the same answer");
+    assert_eq!(
+        erase(&named).expect(0).json(),
+        erased.json(),
+        "the same request has the same answer"
+    );
     erase(&["--comment", "another reason", "--request-id", "letter1"]).expect(2);
     for canary in ["canaryann", "canary-output-ann"] {
         assert!(!holds(daemon.directory(), canary), "{canary}");
@@ -124,10 +159,16 @@ fn what_was_erased_is_gone_and_the_rest_verifies() {
     assert!(holds(daemon.directory(), "canary-output-bob"));
     let listed = brig(&daemon, AUDITOR, &["ledger", "list"]).expect(0).text();
     assert!(listed.contains("(removed)") && listed.contains("canarybob"), "{listed}");
-    assert!(listed.contains("2 entries of one user: asked by letter") && listed.contains("olga"), "{listed}");
+    assert!(
+        listed.contains("2 entries of one user: asked by letter") && listed.contains("olga"),
+        "{listed}"
+    );
     brig(&daemon, AUDITOR, &["ledger", "verify"]).expect(0);
     let swept = brig(&daemon, OPERATOR, &["ledger", "sweep", "--dry-run", "-o", "json"]).expect(0);
-    assert_eq!(swept.json(), json!({"works": 0, "outputs": 0, "names": 0, "bytes": 0, "dry_run": true}));
+    assert_eq!(
+        swept.json(),
+        json!({"works": 0, "outputs": 0, "names": 0, "bytes": 0, "dry_run": true})
+    );
     brig(&daemon, OPERATOR, &["ledger", "erase", "--comment", "all of it"]).expect(2);
 }
 
@@ -149,7 +190,10 @@ fn a_ledger_that_somebody_changed_is_broken() {
     change("DELETE FROM entries WHERE number > 4; UPDATE sqlite_sequence SET seq = 4 WHERE name = 'entries'");
     let mut next = daemon.start_again();
     // What is left fits, but not the note.
-    let cut = next.brig(&["ledger", "verify", "--head", &head, "-o", "json"]).expect(1).json();
+    let cut = next
+        .brig(&["ledger", "verify", "--head", &head, "-o", "json"])
+        .expect(1)
+        .json();
     assert_eq!((&cut["intact"], &cut["broken_sequence"]), (&json!(false), &json!(5)));
     next.kill();
     change("UPDATE entries SET data = replace(data, 'success', 'failure') WHERE number = 2");
@@ -163,15 +207,34 @@ fn a_ledger_that_somebody_changed_is_broken() {
 fn hostile_names_command_no_terminal_and_break_no_line() {
     let daemon = daemon!();
     let evil = "a\u{1b}[2J\u{9b}\u{202e}b";
-    let arguments = ["run", "--template", "base", "--user", evil, "--label", &format!("k={evil}"), "--", "echo", evil];
+    let arguments = [
+        "run",
+        "--template",
+        "base",
+        "--user",
+        evil,
+        "--label",
+        &format!("k={evil}"),
+        "--",
+        "echo",
+        evil,
+    ];
     daemon.brig(&arguments).expect(0);
-    for format in [&["list"][..], &["list", "-o", "json"], &["list", "-o", "jsonl"], &["export"]] {
+    for format in [
+        &["list"][..],
+        &["list", "-o", "json"],
+        &["list", "-o", "jsonl"],
+        &["export"],
+    ] {
         let shown = daemon.brig(&[&["ledger"], format].concat()).expect(0).text();
         let harmful = |character: char| character != '\n' && (character.is_control() || character == '\u{202e}');
         assert!(!shown.chars().any(harmful) && shown.contains('a'), "{shown:?}");
     }
     assert_eq!(daemon.brig(&["ledger", "list"]).text().lines().count(), 3);
-    let found = daemon.brig(&["ledger", "list", "--user", evil, "-o", "json"]).expect(0).json();
+    let found = daemon
+        .brig(&["ledger", "list", "--user", evil, "-o", "json"])
+        .expect(0)
+        .json();
     assert_eq!(found["entries"][1]["user"], evil);
 }
 
@@ -184,7 +247,9 @@ fn who_follows_sees_entries_as_lines() {
     let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
     let mut next = || serde_json::from_str::<Value>(&lines.next().unwrap().unwrap()).unwrap()["kind"].clone();
     assert_eq!([next(), next()], ["accepted", "finished"]);
-    daemon.brig(&["run", "--template", "base", "--policy", "nosuch", "--", "true"]).expect(2);
+    daemon
+        .brig(&["run", "--template", "base", "--policy", "nosuch", "--", "true"])
+        .expect(2);
     assert_eq!(next(), "refused");
     child.kill().unwrap();
     child.wait().unwrap();

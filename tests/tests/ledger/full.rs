@@ -2,7 +2,6 @@
 
 use std::fs::File;
 use std::io::Write;
-use std::os::unix::fs::chown;
 use std::path::Path;
 use std::process::Command;
 
@@ -86,7 +85,11 @@ fn end(services: &Services, id: &str) {
 
 fn assert_refused(services: &Services) {
     let refused = services.refused(sh("true"));
-    assert_eq!((refused.code, refused.reason.as_str()), (Code::ResourceExhausted, "LEDGER_FULL"), "{refused:?}");
+    assert_eq!(
+        (refused.code, refused.reason.as_str()),
+        (Code::ResourceExhausted, "LEDGER_FULL"),
+        "{refused:?}"
+    );
     let session = services.try_create(SessionsCreateRequest::default()).unwrap_err();
     assert_eq!(session.reason, "LEDGER_FULL");
 }
@@ -122,14 +125,23 @@ fn nothing_new_is_accepted_and_what_runs_is_recorded_once_there_is_space() {
     end(&services, "second");
     eventually("the end waits", *brig_tests::DEADLINE, || {
         let log = services.log(brig_tests::Service::Daemon);
-        if log.contains("an end waits until it can be recorded") { Ok(()) } else { Err(log) }
+        if log.contains("an end waits until it can be recorded") {
+            Ok(())
+        } else {
+            Err(log)
+        }
     });
     assert_eq!(services.recorded("second").as_deref(), Some(""));
     small.free();
     let outcome = second.finish();
-    assert_eq!((outcome.status(), outcome.result.stdout.len()), (ExecutionStatus::Success, 60_003));
+    assert_eq!(
+        (outcome.status(), outcome.result.stdout.len()),
+        (ExecutionStatus::Success, 60_003)
+    );
     assert_eq!(services.recorded("second").as_deref(), Some("success"));
     services.run(sh("true")).expect_success();
-    let verified = services.ask(services.ledger().verify(LedgerVerifyRequest::default())).unwrap();
+    let verified = services
+        .ask(services.ledger().verify(LedgerVerifyRequest::default()))
+        .unwrap();
     assert!(verified.intact, "{verified:?}");
 }

@@ -14,7 +14,7 @@ use brig_proto::v1::{
 };
 use brig_tests::services::Setup;
 use brig_tests::spec::sh;
-use brig_tests::{DEADLINE, Service, Services, eventually};
+use brig_tests::{Client, DEADLINE, Service, Services, eventually};
 use rustix::process::Signal;
 
 /// Clients that run one execution after the other.
@@ -43,7 +43,7 @@ fn next(state: &mut u64) -> u64 {
 }
 
 /// Runs executions until brigd is gone: every second one in the kept session.
-fn lane(services: &Services, session: &str, names: &AtomicUsize, told: &Mutex<Told>, stopped: &AtomicBool) {
+fn lane(client: &Client, session: &str, names: &AtomicUsize, told: &Mutex<Told>, stopped: &AtomicBool) {
     while !stopped.load(Ordering::Relaxed) {
         let name = names.fetch_add(1, Ordering::Relaxed);
         let id = format!("x{name}");
@@ -53,7 +53,7 @@ fn lane(services: &Services, session: &str, names: &AtomicUsize, told: &Mutex<To
             ..sh("echo out")
         };
         let live = if name % 2 == 0 {
-            services.execute(
+            client.execute(
                 session,
                 ExecutionSpec {
                     template: String::new(),
@@ -62,19 +62,25 @@ fn lane(services: &Services, session: &str, names: &AtomicUsize, told: &Mutex<To
             )
         } else {
             let part = brig_proto::v1::run_request::Part::Spec(spec);
-            services.send(vec![brig_proto::v1::RunRequest { part: Some(part) }])
+            client.send(vec![brig_proto::v1::RunRequest { part: Some(part) }])
         };
         let Ok(live) = live else { continue };
         told.lock().unwrap().accepted.push(id.clone());
         if let Ok(outcome) = live.end() {
-            let status = outcome.status().as_str_name().trim_start_matches("EXECUTION_STATUS_").to_lowercase();
+            let status = outcome
+                .status()
+                .as_str_name()
+                .trim_start_matches("EXECUTION_STATUS_")
+                .to_lowercase();
             told.lock().unwrap().finished.insert(id, status);
         }
     }
 }
 
 fn verify(services: &Services) {
-    let verdict = services.ask(services.ledger().verify(LedgerVerifyRequest::default())).unwrap();
+    let verdict = services
+        .ask(services.ledger().verify(LedgerVerifyRequest::default()))
+        .unwrap();
     assert!(verdict.intact, "{verdict:?}");
 }
 
@@ -99,9 +105,10 @@ fn whatever_was_answered_is_recorded_and_the_chain_holds() {
     for round in 0..rounds {
         let moment = Duration::from_millis(next(&mut random) % LATEST_MS);
         let stopped = AtomicBool::new(false);
+        let client: &Client = &services;
         std::thread::scope(|scope| {
             for _ in 0..LANES {
-                scope.spawn(|| lane(&services, &session, &names, &told, &stopped));
+                scope.spawn(|| lane(client, &session, &names, &told, &stopped));
             }
             std::thread::sleep(moment);
             services.signal(Service::Daemon, Signal::KILL);
@@ -119,13 +126,15 @@ fn whatever_was_answered_is_recorded_and_the_chain_holds() {
     assert!(!accepted.is_empty() && !finished.is_empty());
     for id in &accepted {
         // What goes on in the kept session may need a moment.
-        eventually("every execution has an end", *DEADLINE, || match services.recorded(id).as_deref() {
-            None => panic!("{id} was accepted and is not recorded"),
-            Some("") => Err(id.clone()),
-            Some(status) => {
-                let expected = finished.get(id).map_or(status, String::as_str);
-                assert_eq!(status, expected, "{id}");
-                Ok(())
+        eventually("every execution has an end", *DEADLINE, || {
+            match services.recorded(id).as_deref() {
+                None => panic!("{id} was accepted and is not recorded"),
+                Some("") => Err(id.clone()),
+                Some(status) => {
+                    let expected = finished.get(id).map_or(status, String::as_str);
+                    assert_eq!(status, expected, "{id}");
+                    Ok(())
+                }
             }
         });
     }
@@ -137,6 +146,9 @@ fn whatever_was_answered_is_recorded_and_the_chain_holds() {
         ..LedgerListRequest::default()
     };
     let listed = services.ask(services.ledger().list(ends)).unwrap().entries;
-    let last = finished.keys().max_by_key(|id| id[1..].parse::<u64>().unwrap()).unwrap();
+    let last = finished
+        .keys()
+        .max_by_key(|id| id[1..].parse::<u64>().unwrap())
+        .unwrap();
     assert!(listed.iter().any(|entry| entry.execution_id == *last), "{last}");
 }

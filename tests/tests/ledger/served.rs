@@ -57,10 +57,16 @@ fn an_entry_says_who_asked_what_ran_and_what_came_out() {
         assert_eq!((entry.user.as_str(), entry.tenant.as_str()), ("ann", "default"));
         assert_eq!((entry.execution_id.as_str(), entry.request_id.as_str()), ("e1", "ask"));
         assert_eq!(entry.labels["team"], "blue");
-        assert_eq!((entry.policy.as_str(), entry.template.as_str()), (outcome.result.policy.as_str(), outcome.result.template.as_str()));
+        assert_eq!(
+            (entry.policy.as_str(), entry.template.as_str()),
+            (outcome.result.policy.as_str(), outcome.result.template.as_str())
+        );
         assert_eq!(entry.inputs, outcome.result.inputs);
     }
-    assert_eq!((accepted.kind(), finished.kind()), (LedgerEntryKind::Accepted, LedgerEntryKind::Finished));
+    assert_eq!(
+        (accepted.kind(), finished.kind()),
+        (LedgerEntryKind::Accepted, LedgerEntryKind::Finished)
+    );
     assert_eq!(accepted.work, source.as_bytes());
     assert_eq!(accepted.previous_hash, "0".repeat(64));
     assert_eq!(finished.previous_hash, accepted.hash);
@@ -69,7 +75,10 @@ fn an_entry_says_who_asked_what_ran_and_what_came_out() {
     assert_eq!((&recorded.stdout, &recorded.output), (&told.stdout, &told.output));
     assert_eq!(recorded.limits, told.limits);
     assert_eq!(recorded.artifacts[0].sha256, told.artifacts[0].sha256);
-    assert_eq!((&recorded.artifacts[0].path, recorded.artifacts[0].review), (&told.artifacts[0].path, told.artifacts[0].review));
+    assert_eq!(
+        (&recorded.artifacts[0].path, recorded.artifacts[0].review),
+        (&told.artifacts[0].path, told.artifacts[0].review)
+    );
 }
 
 #[test]
@@ -105,13 +114,19 @@ fn entries_are_listed_newest_first_page_by_page() {
             ..LedgerListRequest::default()
         },
     );
-    assert_eq!((refused[0].reason(), refused[0].count, refused[0].policy.as_str()), (Reason::UnknownPolicy, 1, "dota"));
+    assert_eq!(
+        (refused[0].reason(), refused[0].count, refused[0].policy.as_str()),
+        (Reason::UnknownPolicy, 1, "dota")
+    );
     let wrong = LedgerListRequest {
         page_token: "x".to_owned(),
         ..LedgerListRequest::default()
     };
     let refused = daemon.ask(daemon.ledger().list(wrong)).unwrap_err();
-    assert_eq!((refused.code, refused.fields), (Code::InvalidArgument, vec!["page_token".to_owned()]));
+    assert_eq!(
+        (refused.code, refused.fields),
+        (Code::InvalidArgument, vec!["page_token".to_owned()])
+    );
 }
 
 #[test]
@@ -147,7 +162,11 @@ fn a_slow_reader_misses_nothing_and_holds_nobody_up() {
     }
     let seen: Vec<LedgerEntry> = (0..80).map(|_| next(&daemon, &mut stream)).collect();
     assert_eq!(numbers(&seen), (1..=80).collect::<Vec<_>>());
-    let output: usize = seen.iter().filter_map(|entry| entry.result.as_ref()).map(|result| result.stdout.len()).sum();
+    let output: usize = seen
+        .iter()
+        .filter_map(|entry| entry.result.as_ref())
+        .map(|result| result.stdout.len())
+        .sum();
     assert_eq!(output, 40 * (64 << 10));
 }
 
@@ -172,7 +191,10 @@ fn an_export_has_every_entry_on_a_line() {
         text.extend_from_slice(&part.data);
     }
     let text = String::from_utf8(text).unwrap();
-    assert!(text.chars().all(|character| character == '\n' || !character.is_control()));
+    assert!(
+        text.chars()
+            .all(|character| character == '\n' || !character.is_control())
+    );
     let lines: Vec<Value> = text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
     let sequences: Vec<u64> = lines.iter().map(|line| line["sequence"].as_u64().unwrap()).collect();
     assert_eq!(sequences, (5..=20).collect::<Vec<_>>());
@@ -184,9 +206,16 @@ fn an_export_has_every_entry_on_a_line() {
 #[test]
 fn streams_have_a_bound() {
     let daemon = daemon!();
-    let mut streams: Vec<_> = (0..64).map(|_| follow(&daemon, LedgerFollowRequest::default())).collect();
-    let refused = daemon.ask(daemon.ledger().follow(LedgerFollowRequest::default())).unwrap_err();
-    assert_eq!((refused.code, refused.reason.as_str()), (Code::ResourceExhausted, "LEDGER_BUSY"));
+    let mut streams: Vec<_> = (0..64)
+        .map(|_| follow(&daemon, LedgerFollowRequest::default()))
+        .collect();
+    let refused = daemon
+        .ask(daemon.ledger().follow(LedgerFollowRequest::default()))
+        .unwrap_err();
+    assert_eq!(
+        (refused.code, refused.reason.as_str()),
+        (Code::ResourceExhausted, "LEDGER_BUSY")
+    );
     streams.pop();
     brig_tests::eventually("a place is free", *brig_tests::DEADLINE, || {
         let again = daemon.ask(daemon.ledger().follow(LedgerFollowRequest::default()));
@@ -233,7 +262,10 @@ fn the_chain_is_verified_against_a_head_that_was_logged() {
         // The planned end notes the head.
         let log = daemon.log();
         let note = log.lines().rfind(|line| line.contains("ledger_head=")).unwrap();
-        assert!(note.contains(&format!("ledger_head={} ledger_sequence=2", whole.head_hash)), "{note}");
+        assert!(
+            note.contains(&format!("ledger_head={} ledger_sequence=2", whole.head_hash)),
+            "{note}"
+        );
         daemon.start_again()
     };
     let noted = LedgerVerifyRequest {
@@ -242,27 +274,31 @@ fn the_chain_is_verified_against_a_head_that_was_logged() {
         expected_hash: whole.head_hash.clone(),
     };
     assert!(verify(&next, noted).intact);
-    assert!(next.log().contains(&format!("ledger_head={}", whole.head_hash)), "the start notes it");
+    assert!(
+        next.log().contains(&format!("ledger_head={}", whole.head_hash)),
+        "the start notes it"
+    );
     let backwards = LedgerVerifyRequest {
         first_sequence: 2,
         last_sequence: 1,
         ..LedgerVerifyRequest::default()
     };
-    assert_eq!(next.ask(next.ledger().verify(backwards)).unwrap_err().fields, ["last_sequence"]);
+    assert_eq!(
+        next.ask(next.ledger().verify(backwards)).unwrap_err().fields,
+        ["last_sequence"]
+    );
 }
 
 #[test]
 fn no_input_no_environment_and_no_stdin_is_ever_stored() {
     let daemon = daemon!();
-    let mut spec = ExecutionSpec {
+    let spec = ExecutionSpec {
         environment: [("TZ".to_owned(), "canary-environment".to_owned())].into(),
+        stdin: b"canary-stdin".to_vec().into(),
         inputs: vec![input("in.txt", b"canary-content")],
         ..sh("cat in.txt >/dev/null; cat >/dev/null; printf %s \"$TZ\" >/dev/null; echo canary-output")
     };
-    if let Some(brig_proto::v1::execution_spec::Work::Command(command)) = &mut spec.work {
-        command.stdin = b"canary-stdin".to_vec().into();
-    }
-    daemon.run(spec.clone()).expect_success();
+    daemon.run(spec).expect_success();
     let forbidden = ExecutionSpec {
         environment: [("SECRET".to_owned(), "canary-refused".to_owned())].into(),
         ..sh("true")

@@ -73,7 +73,10 @@ const LIES: &[(&str, i64)] = &[
     ("UPDATE entries SET session = 's9' WHERE number = 3", 3),
     ("UPDATE entries SET tenant = 'other' WHERE number = 4", 4),
     ("UPDATE entries SET time_ms = time_ms + 1 WHERE number = 5", 5),
-    ("UPDATE entries SET data = replace(data, 'success', 'failed!') WHERE number = 4", 4),
+    (
+        "UPDATE entries SET data = replace(data, 'success', 'failed!') WHERE number = 4",
+        4,
+    ),
     ("UPDATE entries SET data = data || ' ' WHERE number = 6", 6),
     ("UPDATE entries SET hash = zeroblob(32) WHERE number = 2", 2),
     ("UPDATE entries SET hash = zeroblob(31) WHERE number = 2", 2),
@@ -100,16 +103,28 @@ const LIES: &[(&str, i64)] = &[
          SELECT 10, kind, tenant, time_ms, data, hash FROM entries WHERE number = 9",
         10,
     ),
-    ("UPDATE names SET content = replace(content, 'ann', 'bob') WHERE number = 1", 1),
+    (
+        "UPDATE names SET content = replace(content, 'ann', 'bob') WHERE number = 1",
+        1,
+    ),
     ("UPDATE names SET user = 'bob' WHERE number = 1", 1),
     ("UPDATE names SET origin_user = 'bob' WHERE number = 2", 2),
     (
         "DELETE FROM names WHERE number = 3; UPDATE names SET number = 3 WHERE number = 1",
         3,
     ),
-    ("UPDATE bodies SET content = x'00' WHERE execution = 'e2' AND part = 'code'", 3),
-    ("UPDATE bodies SET sha256 = 'ab' WHERE execution = 'e2' AND part = 'stdout'", 4),
-    ("UPDATE bodies SET part = 'command' WHERE execution = 'e1' AND part = 'stdout'", 1),
+    (
+        "UPDATE bodies SET content = x'00' WHERE execution = 'e2' AND part = 'code'",
+        3,
+    ),
+    (
+        "UPDATE bodies SET sha256 = 'ab' WHERE execution = 'e2' AND part = 'stdout'",
+        4,
+    ),
+    (
+        "UPDATE bodies SET part = 'command' WHERE execution = 'e1' AND part = 'stdout'",
+        1,
+    ),
 ];
 
 #[tokio::test]
@@ -201,15 +216,16 @@ fn old(path: &Path, executions: usize) {
         "INSERT INTO migrations VALUES (1, '', 0), (2, '', 0); BEGIN;",
     ];
     tables.iter().for_each(|sql| connection.execute_batch(sql).unwrap());
-    let entry = |kind: &str, execution: Option<&str>, session: Option<&str>, data: serde_json::Value| {
-        connection
+    let entry =
+        |kind: &str, execution: Option<&str>, session: Option<&str>, data: serde_json::Value| {
+            connection
             .execute(
                 "INSERT INTO entries (kind, execution, session, tenant, time_ms, data) VALUES (?1, ?2, ?3, ?4, ?5, ?6)",
                 rusqlite::params![kind, execution, session, "default", 1_700_000_000_123_i64, data.to_string()],
             )
             .unwrap();
-        connection.last_insert_rowid()
-    };
+            connection.last_insert_rowid()
+        };
     let json = |record: &dyn erased_json::Json| record.json();
     for number in 0..executions {
         let name = format!("e{number}");
@@ -306,21 +322,85 @@ async fn entries_are_found_by_what_is_asked() {
     assert_eq!(found(all(), Start::Before(i64::MAX)).await, [9, 8, 7, 6, 5, 4, 3, 2, 1]);
     assert_eq!(found(all(), Start::After(6)).await, [7, 8, 9]);
     let cases = [
-        (Filter { execution: text("e2"), ..all() }, vec![3, 4]),
-        (Filter { session: text("s1"), ..all() }, vec![1, 2, 3, 4, 5, 6, 7, 8]),
-        (Filter { user: text("ann"), ..all() }, vec![1, 2, 3, 4, 5, 6, 7, 8]),
-        (Filter { user: text("root"), ..all() }, vec![1, 2, 3, 4, 5, 6, 7, 8, 9]),
-        (Filter { user: text("%"), ..all() }, vec![]),
-        (Filter { tenant: text("other"), ..all() }, vec![]),
-        (Filter { kinds: vec!["open", "refused"], ..all() }, vec![7, 9]),
-        (Filter { from_ms: Some(1_700_000_002_000), ..all() }, vec![2, 4, 6, 8]),
-        (Filter { to_ms: Some(1), ..all() }, vec![9]),
-        (Filter { execution: text("e2"), kinds: vec!["finish"], ..all() }, vec![4]),
+        (
+            Filter {
+                execution: text("e2"),
+                ..all()
+            },
+            vec![3, 4],
+        ),
+        (
+            Filter {
+                session: text("s1"),
+                ..all()
+            },
+            vec![1, 2, 3, 4, 5, 6, 7, 8],
+        ),
+        (
+            Filter {
+                user: text("ann"),
+                ..all()
+            },
+            vec![1, 2, 3, 4, 5, 6, 7, 8],
+        ),
+        (
+            Filter {
+                user: text("root"),
+                ..all()
+            },
+            vec![1, 2, 3, 4, 5, 6, 7, 8, 9],
+        ),
+        (
+            Filter {
+                user: text("%"),
+                ..all()
+            },
+            vec![],
+        ),
+        (
+            Filter {
+                tenant: text("other"),
+                ..all()
+            },
+            vec![],
+        ),
+        (
+            Filter {
+                kinds: vec!["open", "refused"],
+                ..all()
+            },
+            vec![7, 9],
+        ),
+        (
+            Filter {
+                from_ms: Some(1_700_000_002_000),
+                ..all()
+            },
+            vec![2, 4, 6, 8],
+        ),
+        (
+            Filter {
+                to_ms: Some(1),
+                ..all()
+            },
+            vec![9],
+        ),
+        (
+            Filter {
+                execution: text("e2"),
+                kinds: vec!["finish"],
+                ..all()
+            },
+            vec![4],
+        ),
     ];
     for (filter, numbers) in cases {
         assert_eq!(found(filter.clone(), Start::After(0)).await, numbers, "{filter:?}");
     }
-    let few = Most { entries: 4, bytes: 1 << 20 };
+    let few = Most {
+        entries: 4,
+        bytes: 1 << 20,
+    };
     let batch = ledger.batch(all(), Start::After(0), few).await.unwrap();
     assert_eq!((batch.entries.len(), batch.more), (4, true));
     let small = Most { entries: 4, bytes: 1 };

@@ -76,13 +76,19 @@ async fn of_a_user_who_was_erased_no_byte_is_left_and_the_chain_holds() {
     let left = ledger.get(&id("e7")).await.unwrap().unwrap();
     let code = Body::new(b"print('code-canaryann')".to_vec());
     assert_eq!(left.accept.work.body.sha256, code.sha256);
-    assert_eq!((left.accept.work.body.content.len(), left.accept.origin), (0, Origin::default()));
+    assert_eq!(
+        (left.accept.work.body.content.len(), left.accept.origin),
+        (0, Origin::default())
+    );
     assert_eq!(left.finish.unwrap().status, "success");
     let other = ledger.get(&id("o7")).await.unwrap().unwrap();
     assert_eq!(other.accept.origin.user, "canarybob");
     // It is an entry itself, without the name.
     let erased: Erased = read_entry(&path, 601);
-    assert_eq!((erased.entries, erased.one_user, erased.message.as_str()), (300, true, "they asked for it"));
+    assert_eq!(
+        (erased.entries, erased.one_user, erased.message.as_str()),
+        (300, true, "they asked for it")
+    );
 }
 
 #[tokio::test]
@@ -100,7 +106,11 @@ async fn an_erasure_takes_what_its_filter_finds_and_nothing_else() {
         execution: Some(execution.to_owned()),
         ..Filter::default()
     };
-    assert_eq!(ledger.erase(of("e3"), erasure(false)).await.unwrap(), 0, "another tenant's");
+    assert_eq!(
+        ledger.erase(of("e3"), erasure(false)).await.unwrap(),
+        0,
+        "another tenant's"
+    );
     assert_eq!(ledger.erase(of("e1"), erasure(false)).await.unwrap(), 2);
     ledger.close().await.unwrap();
     assert_eq!(
@@ -108,7 +118,10 @@ async fn an_erasure_takes_what_its_filter_finds_and_nothing_else() {
         ["e2 code", "e2 stderr", "e2 stdout", "e3 code"]
     );
     // Names of: e2's two entries, e3's, and the two erasures.
-    assert_eq!(texts(&path, "SELECT CAST(number AS TEXT) FROM names ORDER BY number"), ["3", "4", "5", "6", "7"]);
+    assert_eq!(
+        texts(&path, "SELECT CAST(number AS TEXT) FROM names ORDER BY number"),
+        ["3", "4", "5", "6", "7"]
+    );
 }
 
 #[tokio::test]
@@ -149,7 +162,10 @@ async fn what_may_not_be_kept_any_longer_is_swept() {
         ["e1 code", "e1 stderr", "e1 stdout", "e2 code"]
     );
     assert_eq!(
-        texts(&path, "SELECT DISTINCT execution FROM names JOIN entries USING (number) ORDER BY 1"),
+        texts(
+            &path,
+            "SELECT DISTINCT execution FROM names JOIN entries USING (number) ORDER BY 1"
+        ),
         ["e1", "e2", "e3"]
     );
 }
@@ -165,7 +181,9 @@ async fn a_flood_of_refusals_writes_little_and_is_told_in_one() {
         ledger.note_refused(refused("no"));
     }
     ledger.close().await.unwrap();
-    let count: i64 = texts(&path, "SELECT CAST(count(*) AS TEXT) FROM entries")[0].parse().unwrap();
+    let count: i64 = texts(&path, "SELECT CAST(count(*) AS TEXT) FROM entries")[0]
+        .parse()
+        .unwrap();
     // The burst, what a minute or so adds, and the sum.
     assert!((101..150).contains(&count), "{count}");
     let told: Refused = read_entry(&path, count);
@@ -182,6 +200,9 @@ async fn refusals_without_space_are_counted_for_later() {
     let ledger = Ledger::open_with(&path, &options).unwrap();
     let error = ledger.refused(refused("no")).await.unwrap_err();
     assert!(error.is_full());
-    assert!(ledger.tell_counted().await.unwrap_err().is_full(), "it was counted, and is again");
+    assert!(
+        ledger.tell_counted().await.unwrap_err().is_full(),
+        "it was counted, and is again"
+    );
     assert!(ledger.tell_counted().await.is_err());
 }
