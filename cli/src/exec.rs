@@ -12,6 +12,7 @@ use rustix::io::Errno;
 use serde_json::json;
 
 use crate::failure::Failure;
+use crate::follow::inputs::Input;
 use crate::follow::{self, Begin};
 use crate::options::{Format, JobOptions, OutputOptions};
 use crate::output::escape;
@@ -57,6 +58,11 @@ pub(crate) struct ExecOptions {
     /// Directory that the program starts in, absolute or below /home/user.
     #[arg(long, value_name = "DIR")]
     workdir: Option<String>,
+
+    /// File for the working directory, under its own name or NAME, at most 512K; input:ID is a record of `brig input`
+    /// (./input:ID a file of that name). Can be repeated.
+    #[arg(long, value_name = "FILE[=NAME]|input:ID[=NAME]")]
+    input: Vec<OsString>,
 
     /// Leaves the program running and prints the id of the execution.
     #[arg(short, long)]
@@ -130,7 +136,9 @@ fn begin(options: &ExecOptions) -> Result<Begin, Failure> {
     } else {
         OnDisconnect::Unspecified
     };
+    let inputs = Input::open_all(&options.input)?;
     let spec = ExecutionSpec {
+        inputs: inputs.iter().map(Input::inline).collect::<Result<_, _>>()?,
         on_disconnect: on_disconnect.into(),
         ..spec::job(&options.job, Work::Command(command), stdin)
     };

@@ -13,10 +13,12 @@ use tonic::{Request, Response, Status};
 use crate::artifacts::Spool;
 use crate::clients::Clients;
 use crate::config::{Config, Role};
+use crate::inputs::Inputs;
 use crate::jailer::Jailer;
 use crate::ledger::Ledger;
 use crate::principal::Principal;
 use crate::reload::Prepared;
+use crate::repeats::Repeats;
 use crate::run::pump::Pumps;
 use crate::run::queue::Queue;
 use crate::run::registry::Registry;
@@ -32,8 +34,12 @@ const FEATURES: &[&str] = &[
     "artifacts.inline",
     "request_id",
     "sessions",
+    "sessions.pause",
+    "sessions.usage",
+    "sessions.watch",
     "execute",
     "files",
+    "inputs",
     "interrupt",
     "signal",
     "contexts",
@@ -48,6 +54,7 @@ pub struct Host {
     pub jailer: Jailer,
     pub ledger: Ledger,
     pub spool: Spool,
+    pub inputs: Inputs,
     pub store: Store,
     pub queue: Arc<Queue>,
     /// Who is connected, and as whom.
@@ -55,6 +62,7 @@ pub struct Host {
     /// Connections that there may be.
     pub connections: Arc<Slots>,
     pub registry: Registry,
+    pub repeats: Repeats,
     pub pumps: Arc<Pumps>,
     /// Places of kept sessions.
     pub session_places: Arc<Slots>,
@@ -83,6 +91,7 @@ impl Host {
         } = prepared;
         self.store.replace(policies, templates);
         self.queue.resize(&config.limits);
+        self.inputs.resize(config.inputs);
         self.session_places.resize(config.limits.sessions);
         self.connections.resize(config.limits.connections);
         self.clients.replace(config.clients.clone());

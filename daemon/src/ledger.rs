@@ -30,6 +30,7 @@ mod record;
 mod refusals;
 mod removal;
 mod request;
+mod requests;
 mod schema;
 mod verify;
 mod writer;
@@ -49,15 +50,18 @@ pub use error::LedgerError;
 pub use query::{Batch, Content, Filter, Found, Most, Start};
 use readers::Readers;
 pub use record::{
-    Accept, Artifact, Body, Erased, Finish, Input, Keep, Kind, Limits, OpenEnds, Origin, Record, Refused,
-    SessionClosed, SessionOpened, Usage, Work,
+    Accept, Artifact, Body, Erased, Finish, Input, Keep, Kind, Limits, Made, OpenEnds, Origin, Record, Refused,
+    Requested, SessionClosed, SessionOpened, Usage, Work,
 };
 pub(crate) use record::{hex, to_millis};
 use refusals::Refusals;
 pub use removal::Swept;
-use request::Request;
+use request::{Look, Request};
 pub use verify::{Range, Verdict};
 use writer::Writer;
+
+/// How long a request is remembered from its acceptance on, and a result from the end on.
+pub const REMEMBERED: Duration = Duration::from_secs(24 * 60 * 60);
 
 /// Requests that may wait for the writer; more make callers wait.
 const QUEUE: usize = 256;
@@ -201,7 +205,18 @@ impl Ledger {
 
     /// Looks an execution up.
     pub async fn get(&self, execution: &Id) -> Result<Option<Record>, LedgerError> {
-        self.ask(|answer| Request::Get(execution.clone(), answer)).await
+        self.look(|answer| Look::Get(execution.clone(), answer)).await
+    }
+
+    /// What a request of a tenant made, if it came within [`REMEMBERED`].
+    pub async fn requested(&self, tenant: &str, request: &Id) -> Result<Option<Requested>, LedgerError> {
+        self.look(|answer| Look::Requested(tenant.to_owned(), request.to_string(), answer))
+            .await
+    }
+
+    /// The artifacts of a session, those of the newest executions first, at most so many.
+    pub async fn artifacts(&self, session: &Id, most: usize) -> Result<Vec<Artifact>, LedgerError> {
+        self.look(|answer| Look::Artifacts(session.clone(), most, answer)).await
     }
 
     /// The head of the chain, which changes with every entry.
@@ -329,6 +344,10 @@ impl Ledger {
                 answer => return answer,
             }
         }
+    }
+
+    async fn look<T>(&self, look: impl FnOnce(Answer<T>) -> Look) -> Result<T, LedgerError> {
+        self.ask(|answer| Request::Look(look(answer))).await
     }
 
     async fn ask<T>(&self, request: impl FnOnce(Answer<T>) -> Request) -> Result<T, LedgerError> {

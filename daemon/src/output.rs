@@ -16,11 +16,13 @@ use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, Instant, SystemTime};
+use std::time::{Duration, SystemTime};
 
 use serde::{Deserialize, Serialize};
 use tokio::sync::Notify;
 use tracing::error;
+
+use crate::run::clock::{Clock, Mark};
 
 pub use chunks::Chunks;
 pub use view::{View, cut_text};
@@ -64,6 +66,8 @@ pub struct Count {
 #[derive(Debug)]
 pub struct Output {
     cap: u64,
+    /// The clock of the limit `idle_time`.
+    clock: Clock,
     state: Mutex<State>,
     /// Wakes whoever acts on the cap.
     limited: Notify,
@@ -74,7 +78,7 @@ struct State {
     kept: [Option<Kept>; 2],
     counts: [Count; 2],
     /// When something came last.
-    last: Instant,
+    last: Mark,
     sealed: bool,
 }
 
@@ -147,14 +151,20 @@ impl Count {
 impl Output {
     /// Starts an empty output that keeps at most `output_bytes` of each stream.
     pub fn new(output_bytes: u64) -> Arc<Self> {
+        Self::timed(output_bytes, Clock::default())
+    }
+
+    /// The same for what runs by a clock that may stand still.
+    pub fn timed(output_bytes: u64, clock: Clock) -> Arc<Self> {
         let state = State {
             kept: [None, None],
             counts: [Count::default(); 2],
-            last: Instant::now(),
+            last: clock.mark(),
             sealed: false,
         };
         Arc::new(Self {
             cap: output_bytes,
+            clock,
             state: Mutex::new(state),
             limited: Notify::new(),
         })
@@ -165,13 +175,17 @@ impl Output {
         let mut state = self.lock();
         state.kept = files.map(|file| file.map(Kept::File));
         state.counts = counts;
-        let now = Instant::now();
-        state.last = now.checked_sub(last).unwrap_or(now);
+        state.last = self.clock.mark().before(last);
     }
 
     /// How many bytes of each stream are kept.
     pub fn cap(&self) -> u64 {
         self.cap
+    }
+
+    /// The clock of what writes it.
+    pub(crate) fn clock(&self) -> &Clock {
+        &self.clock
     }
 
     /// The file of a stream that has not ended.
@@ -188,7 +202,7 @@ impl Output {
         if state.sealed {
             return false;
         }
-        state.last = Instant::now();
+        state.last = self.clock.mark();
         let count = &mut state.counts[stream.index()];
         count.bytes += kept + dropped;
         count.dropped += dropped;
@@ -201,7 +215,7 @@ impl Output {
 
     /// Notes that something came that belongs to neither stream.
     pub(crate) fn touch(&self) {
-        self.lock().last = Instant::now();
+        self.lock().last = self.clock.mark();
     }
 
     /// Says that nothing more comes. Files are given up, but for large ones.
@@ -252,12 +266,21 @@ impl Output {
 
     /// Waits until nothing came for that long: the clock of the limit `idle_time`.
     pub async fn idle_for(&self, limit: Duration) {
-        loop {
-            let quiet = self.lock().last.elapsed();
-            match limit.checked_sub(quiet) {
-                Some(left) if !left.is_zero() => tokio::time::sleep(left).await,
-                _ => return,
-            }
+        while self.quiet() < limit {
+            let last = self.lock().last;
+            self.clock.reached(last, limit).await;
+        }
+    }
+
+    fn quiet(&self) -> Duration {
+        let last = self.lock().last;
+        self.clock.since(last)
+    }
+
+    /// Takes it that something came so long ago, unless something came later.
+    pub(crate) fn came(&self, ago: Duration) {
+        if self.quiet() > ago {
+            self.lock().last = self.clock.mark().before(ago);
         }
     }
 

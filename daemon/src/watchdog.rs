@@ -49,7 +49,7 @@ async fn silent(host: &Host, nobody: &Id, limit: Duration) -> Vec<&'static str> 
         }
     };
     let jailer = async {
-        if matches!(host.jailer.host().await, Err(JailerError::Silent)) {
+        if matches!(host.jailer.ping().await, Err(JailerError::Silent)) {
             std::future::pending::<()>().await;
         }
     };

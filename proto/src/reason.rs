@@ -68,11 +68,14 @@ impl Reason {
             | Self::StorageQuota
             | Self::DiskFull
             | Self::FileQuota
+            | Self::StorageFull
+            | Self::WatchQuota
             | Self::LedgerFull
             | Self::LedgerBusy => Code::ResourceExhausted,
             Self::HostBusy | Self::Draining | Self::JailerGone | Self::LedgerUnavailable => Code::Unavailable,
             Self::StartTimeout | Self::FileTimeout => Code::DeadlineExceeded,
             Self::CallerGone => Code::Cancelled,
+            Self::RequestReplaced => Code::Aborted,
             Self::LedgerBroken => Code::DataLoss,
             Self::JailFailed | Self::Internal => Code::Internal,
             Self::NotImplemented => Code::Unimplemented,

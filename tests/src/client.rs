@@ -6,6 +6,7 @@ use brig_proto::v1::contexts_client::ContextsClient;
 use brig_proto::v1::executions_client::ExecutionsClient;
 use brig_proto::v1::files_client::FilesClient;
 use brig_proto::v1::host_client::HostClient;
+use brig_proto::v1::inputs_client::InputsClient;
 use brig_proto::v1::ledger_client::LedgerClient;
 use brig_proto::v1::sessions_client::SessionsClient;
 use brig_proto::v1::{
@@ -67,6 +68,11 @@ impl Client {
     /// The same of Files.
     pub fn files(&self) -> FilesClient<Channel> {
         FilesClient::new(self.channel.clone())
+    }
+
+    /// The same of Inputs.
+    pub fn inputs(&self) -> InputsClient<Channel> {
+        InputsClient::new(self.channel.clone())
     }
 
     /// The same of Contexts.

@@ -56,6 +56,15 @@ pub fn input(name: &str, data: &[u8]) -> InputSource {
     }
 }
 
+/// An input file whose content is in a record.
+pub fn record(name: &str, id: &str) -> InputSource {
+    InputSource {
+        name: name.to_owned(),
+        source: Some(Source::InputId(id.to_owned())),
+        mode: None,
+    }
+}
+
 /// A span as the API has it.
 pub fn span(span: Duration) -> prost_types::Duration {
     span.try_into().unwrap()

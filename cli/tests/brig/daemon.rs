@@ -17,7 +17,7 @@ use brig_proto::v1::sessions_server::SessionsServer;
 use brig_proto::v1::{
     Artifact, ArtifactChunk, ExecutionOutput, ExecutionResult, ExecutionSpec, ExecutionStarted, ExecutionStatus,
     ExecutionsSignalRequest, FileChunk, HostGetRequest, HostGetResponse, OutputStream, ReviewState, Session,
-    SessionsCreateRequest, SessionsListRequest, SessionsUpdateRequest,
+    SessionsCreateRequest, SessionsListRequest, SessionsUpdateRequest, SessionsWatchRequest,
 };
 use tempfile::TempDir;
 use tokio::sync::watch;
@@ -84,6 +84,9 @@ pub(crate) struct Asked {
     pub(crate) listed: Vec<SessionsListRequest>,
     pub(crate) updated: Vec<SessionsUpdateRequest>,
     pub(crate) closed: Vec<String>,
+    /// What was asked of which session, and by which request.
+    pub(crate) paused: Vec<(bool, String, String)>,
+    pub(crate) watched: Vec<SessionsWatchRequest>,
 }
 
 impl Asked {

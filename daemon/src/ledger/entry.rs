@@ -10,7 +10,10 @@ use brig_jailer::ids::Id;
 
 use super::chain::{Head, Link};
 use super::names::part;
-use super::record::{Accept, Body, Erased, Finish, Keep, Refused, SessionClosed, SessionOpened, to_millis};
+use super::record::{
+    Accept, Body, Erased, Finish, Keep, Made, Refused, Requested, SessionClosed, SessionOpened, to_millis,
+};
+use super::requests::{self, New};
 use crate::output::cut_text;
 
 /// The longest message of a refusal, in bytes: the requests it quotes were never checked.
@@ -33,6 +36,7 @@ pub(super) enum Entry {
 #[derive(Debug, Clone)]
 pub(super) enum Problem {
     Exists(Id),
+    Repeated(Requested),
     NotRunning(Id),
     NoSpace(u64, u64),
 }
@@ -89,11 +93,17 @@ impl Entry {
 impl Pen<'_> {
     fn accept(&mut self, accept: &Accept) -> rusqlite::Result<Result<(), Problem>> {
         let execution = accept.execution.as_str();
-        let known = "SELECT 1 FROM executions WHERE execution = ?1";
-        if self.transaction.prepare_cached(known)?.exists(params![execution])? {
-            return Ok(Err(Problem::Exists(accept.execution.clone())));
-        }
         let time_ms = to_millis(accept.time);
+        let new = New {
+            tenant: &accept.tenant,
+            request: accept.request.as_deref(),
+            sha256: accept.request_sha256.as_deref(),
+            made: Made::Execution(accept.execution.clone()),
+            time_ms,
+        };
+        if let Some(problem) = self.check_new(&new, (!accept.kept).then_some(&accept.session))? {
+            return Ok(Err(problem));
+        }
         let columns = Columns {
             kind: "accept",
             execution: Some(execution),
@@ -125,6 +135,31 @@ impl Pen<'_> {
         Ok(Ok(()))
     }
 
+    /// Remembers the request, unless it came before or one of the ids is not free. Session ids are names of hosts and
+    /// groups, also of sessions that are made for one execution.
+    fn check_new(&self, new: &New<'_>, session: Option<&Id>) -> rusqlite::Result<Option<Problem>> {
+        // What came before has its ids already: it counts first.
+        if let Some(request) = new.request
+            && let Some(known) = requests::find(self.transaction, new.tenant, request, new.time_ms)?
+        {
+            return Ok(Some(Problem::Repeated(known)));
+        }
+        let exists = |sql: &str, id: &Id| self.transaction.prepare_cached(sql)?.exists(params![id.as_str()]);
+        if let Made::Execution(execution) = &new.made
+            && exists("SELECT 1 FROM executions WHERE execution = ?1", execution)?
+        {
+            return Ok(Some(Problem::Exists(execution.clone())));
+        }
+        if let Some(session) = session
+            && (exists("SELECT 1 FROM sessions WHERE session = ?1", session)?
+                || exists("SELECT 1 FROM executions WHERE session = ?1", session)?)
+        {
+            return Ok(Some(Problem::Exists(session.clone())));
+        }
+        requests::remember(self.transaction, new)?;
+        Ok(None)
+    }
+
     fn finish(&mut self, finish: &Finish) -> rusqlite::Result<Result<(), Problem>> {
         let execution = finish.execution.as_str();
         let select = "SELECT tenant, session, keep_names_ms, keep_outputs_ms,
@@ -147,6 +182,7 @@ impl Pen<'_> {
         let keep_until_ms = time_ms.saturating_add(begun.keep_outputs_ms);
         self.body(execution, "stdout", &finish.stdout, keep_until_ms)?;
         self.body(execution, "stderr", &finish.stderr, keep_until_ms)?;
+        requests::tell(self.transaction, execution, &finish.told, time_ms, &mut self.written)?;
         self.transaction
             .prepare_cached(
                 "UPDATE executions SET finish_number = ?2, status = ?3, finish_time_ms = ?4 WHERE execution = ?1",
@@ -157,11 +193,17 @@ impl Pen<'_> {
 
     fn opened(&mut self, opened: &SessionOpened) -> rusqlite::Result<Result<(), Problem>> {
         let session = opened.session.as_str();
-        let known = "SELECT 1 FROM sessions WHERE session = ?1";
-        if self.transaction.prepare_cached(known)?.exists(params![session])? {
-            return Ok(Err(Problem::Exists(opened.session.clone())));
-        }
         let time_ms = to_millis(opened.time);
+        let new = New {
+            tenant: &opened.tenant,
+            request: opened.request.as_deref(),
+            sha256: opened.request_sha256.as_deref(),
+            made: Made::Session(opened.session.clone()),
+            time_ms,
+        };
+        if let Some(problem) = self.check_new(&new, Some(&opened.session))? {
+            return Ok(Err(problem));
+        }
         let columns = Columns {
             kind: "open",
             execution: None,

@@ -5,6 +5,8 @@ use std::path::PathBuf;
 use brig_jailer::ids::Id;
 use rusqlite::ErrorCode;
 
+use super::record::Requested;
+
 /// What can go wrong with the ledger. Whoever gets it must not start an execution.
 #[derive(Debug, thiserror::Error)]
 pub enum LedgerError {
@@ -34,6 +36,9 @@ pub enum LedgerError {
     /// The id was used before.
     #[error("{0}: the ledger has it already")]
     Exists(Id),
+    /// The same request came before, with this payload or another.
+    #[error("the request came before")]
+    Repeated(Requested),
     /// An end without a beginning, or a second one.
     #[error("{0}: not begun, or ended already")]
     NotRunning(Id),

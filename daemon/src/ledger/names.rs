@@ -12,7 +12,9 @@ use super::record::hex;
 pub(super) const HASH: &str = "names_sha256";
 const SALT: &str = "salt";
 /// What is taken out of every entry.
-const NAMES: &[&str] = &["user", "origin", "labels", "message", "field"];
+///
+/// The hash of the request covers what was sent of all of these: it would tell who guesses them that they are right.
+const NAMES: &[&str] = &["user", "origin", "labels", "message", "field", "request_sha256"];
 /// What is taken out of the things in a list, such as the name of each input.
 const NAMES_IN_LISTS: &[(&str, &[&str])] = &[("inputs", &["name", "path"]), ("artifacts", &["path"])];
 

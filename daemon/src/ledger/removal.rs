@@ -128,7 +128,11 @@ pub(super) fn erase(
             "finish" => "DELETE FROM bodies WHERE execution = ?1 AND part IN ('stdout', 'stderr')",
             _ => "DELETE FROM bodies WHERE FALSE AND execution = ?1",
         };
-        let bodies = transaction.prepare_cached(bodies)?.execute([execution])?;
+        let bodies = transaction.prepare_cached(bodies)?.execute([&execution])?;
+        // The result that is kept for requests that come again.
+        transaction
+            .prepare_cached("DELETE FROM told WHERE execution = ?1")?
+            .execute([&execution])?;
         progress.removed += u64::from(names + bodies > 0);
     }
     Ok(progress)

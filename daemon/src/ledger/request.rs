@@ -7,7 +7,9 @@ use brig_jailer::ids::Id;
 use super::Answer;
 use super::entry::Entry;
 use super::query::Filter;
-use super::record::{Accept, Erased, Finish, OpenEnds, Record, Refused, SessionClosed, SessionOpened};
+use super::record::{
+    Accept, Artifact, Erased, Finish, OpenEnds, Record, Refused, Requested, SessionClosed, SessionOpened,
+};
 use super::removal::{Progress, Swept};
 
 pub(super) enum Request {
@@ -27,8 +29,17 @@ pub(super) enum Request {
     Scrub(Answer<bool>),
     Settle(OpenEnds, Answer<()>),
     OpenEnds(Answer<OpenEnds>),
-    Get(Id, Answer<Option<Record>>),
+    Look(Look),
     Close(Answer<()>),
+}
+
+/// A question that changes nothing.
+pub(super) enum Look {
+    Get(Id, Answer<Option<Record>>),
+    /// Of a tenant, a request.
+    Requested(String, String, Answer<Option<Requested>>),
+    /// Of a session, at most so many.
+    Artifacts(Id, usize, Answer<Vec<Artifact>>),
 }
 
 /// What is to be removed.
@@ -46,7 +57,7 @@ pub(super) struct Batch {
     pub(super) finishes: Vec<(Entry, Answer<()>)>,
     pub(super) settles: Vec<(OpenEnds, Answer<()>)>,
     pub(super) removals: Vec<Removal>,
-    pub(super) gets: Vec<(Id, Answer<Option<Record>>)>,
+    pub(super) looks: Vec<Look>,
     pub(super) open_ends: Vec<Answer<OpenEnds>>,
 }
 
@@ -69,7 +80,7 @@ impl Batch {
                 Request::Scrub(answer) => batch.removals.push(Removal::Scrub(answer)),
                 Request::Settle(adopted, answer) => batch.settles.push((adopted, answer)),
                 Request::OpenEnds(answer) => batch.open_ends.push(answer),
-                Request::Get(execution, answer) => batch.gets.push((execution, answer)),
+                Request::Look(look) => batch.looks.push(look),
                 Request::Close(answer) => closing.push(answer),
             }
         }

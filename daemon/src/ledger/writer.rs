@@ -14,10 +14,10 @@ use brig_jailer::ids::Id;
 
 use super::chain::{self, Head};
 use super::entry::{Entry, Pen, Problem};
-use super::record::{Finish, OpenEnds, Record, SessionClosed, hex};
+use super::record::{Finish, OpenEnds, SessionClosed, hex, to_millis};
 use super::removal;
-use super::request::{Batch, Removal, Request};
-use super::{Answer, LedgerError, Options, database, read, schema};
+use super::request::{Batch, Look, Removal, Request};
+use super::{Answer, LedgerError, Options, database, read, requests, schema};
 
 /// Requests that are written at one time, at most.
 const BATCH: usize = 128;
@@ -118,8 +118,8 @@ impl Writer {
         for removal in batch.removals {
             self.remove(removal);
         }
-        for (execution, answer) in batch.gets {
-            let _ = answer.send(self.get(&execution));
+        for look in batch.looks {
+            self.look(look);
         }
         for answer in batch.open_ends {
             let _ = answer.send(self.open_ends().map_err(|source| self.unreadable(source)));
@@ -261,9 +261,23 @@ impl Writer {
         Ok(found.iter().filter_map(|id| Id::parse(id).ok()).collect())
     }
 
-    fn get(&self, execution: &Id) -> Result<Option<Record>, LedgerError> {
-        let found = read::record(&self.connection, execution);
-        found.map_err(|source| self.unreadable(source))
+    /// Looks something up.
+    fn look(&self, look: Look) {
+        match look {
+            Look::Get(execution, answer) => {
+                let found = read::record(&self.connection, &execution);
+                let _ = answer.send(found.map_err(|source| self.unreadable(source)));
+            }
+            Look::Requested(tenant, request, answer) => {
+                let now = to_millis(SystemTime::now());
+                let found = requests::find(&self.connection, &tenant, &request, now);
+                let _ = answer.send(found.map_err(|source| self.unreadable(source)));
+            }
+            Look::Artifacts(session, most, answer) => {
+                let found = read::artifacts(&self.connection, &session, most);
+                let _ = answer.send(found.map_err(|source| self.unreadable(source)));
+            }
+        }
     }
 
     fn unreadable(&self, source: rusqlite::Error) -> LedgerError {
@@ -316,6 +330,7 @@ impl Writer {
     fn explain(&self, problem: Problem) -> LedgerError {
         match problem {
             Problem::Exists(id) => LedgerError::Exists(id),
+            Problem::Repeated(known) => LedgerError::Repeated(known),
             Problem::NotRunning(id) => LedgerError::NotRunning(id),
             Problem::NoSpace(free_bytes, needed_bytes) => LedgerError::NoSpace {
                 path: self.path.clone(),

@@ -19,6 +19,7 @@ use prost::bytes::Bytes;
 use serde::{Deserialize, Serialize};
 
 use crate::artifacts::Stored;
+use crate::inputs::Record;
 use crate::names::RelativePath;
 use crate::run::context::Language;
 use crate::run::fields::Fields;
@@ -116,6 +117,10 @@ pub enum Content {
     Streamed { size: Option<u64>, sha256: Option<String> },
     /// In the spool, all of them.
     Stored(Stored),
+    /// In a record that has to be found.
+    Named(Id),
+    /// In a record. It is opened when the execution is admitted.
+    Record(Box<Record>),
 }
 
 /// A file that the work should make.
@@ -416,12 +421,12 @@ fn check_run_only(spec: &ExecutionSpec, fields: &mut Fields) {
     for (index, input) in spec.inputs.iter().enumerate() {
         if matches!(input.source, Some(input_source::Source::Streamed(_))) {
             let field = format!("inputs[{index}].streamed");
-            fields.wrong(&field, Reason::NotApplicable, "is for Run only; give data");
+            fields.wrong(&field, Reason::NotApplicable, "is for Run only; give data or input_id");
         }
     }
 }
 
-pub(super) fn check_labels(labels: &BTreeMap<String, String>, origin: Option<&Origin>, fields: &mut Fields) {
+pub(crate) fn check_labels(labels: &BTreeMap<String, String>, origin: Option<&Origin>, fields: &mut Fields) {
     fields.at_most("labels", labels.len(), sizes::LABELS_MAX);
     for (key, value) in labels {
         if key.is_empty() || key.len() > sizes::LABEL_KEY_MAX {

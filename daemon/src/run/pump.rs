@@ -30,8 +30,8 @@ use crate::run::log::{Log, Past};
 use crate::run::watch::Pipes;
 
 use ear::Ear;
-use feed::Feed;
-pub use line::{Line, Part, Told};
+use feed::{Feed, Patience};
+pub use line::{Line, Part, Store, Told};
 use tap::{Flow, Tap};
 use thread::Orders;
 pub use thread::{ABANDONED_MAX, Finish, Handle, Pumps};
@@ -54,6 +54,13 @@ impl Fault {
         move |source| Self {
             call,
             source: source.into(),
+        }
+    }
+
+    fn file(source: std::io::Error) -> Self {
+        Self {
+            call: "memory file",
+            source,
         }
     }
 }
@@ -101,9 +108,14 @@ impl Pump {
         let stdin_end = Head::STDIN + past.head.stdin;
         let stdin = pipes.stdin;
         let stdin = stdin.map(|pipe| Feed::new(pipe, Arc::clone(&past.journal), stdin_end, None));
-        let until = Instant::now() + patience;
+        let clock = output.clock().clone();
+        let patience = Patience {
+            from: clock.mark(),
+            clock,
+            span: patience,
+        };
         let request = pipes.request.zip(frames.cloned());
-        let request = request.map(|(pipe, file)| Feed::new(pipe, file, past.head.request, Some(until)));
+        let request = request.map(|(pipe, file)| Feed::new(pipe, file, past.head.request, Some(patience)));
         // One message for each way in.
         let (closed, inputs) = mpsc::channel(2);
         let pump = Self {

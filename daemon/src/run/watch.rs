@@ -140,12 +140,19 @@ async fn until_end(
     mut pump: Option<&mut Handle>,
     terms: Terms,
 ) -> Ended {
-    let deadline = Instant::now() + terms.timeout.saturating_sub(terms.elapsed) + SLACK;
+    let clock = execution.clock();
+    let (start, left) = (clock.mark(), terms.timeout.saturating_sub(terms.elapsed) + SLACK);
     let ends_at_limit = policy.limits.on_output_limit == OnOutputLimit::End;
     let mut killed: Option<Instant> = None;
     let mut stopping = false;
     loop {
-        let given_up = killed.map_or(deadline, |killed| killed + KILL);
+        let given_up = async {
+            match killed {
+                // A kill ends what stands still too.
+                Some(killed) => sleep_until(killed + KILL).await,
+                None => clock.reached(start, left).await,
+            }
+        };
         tokio::select! {
             message = process.next() => match message.map(|message| message.event) {
                 Some(Event::Ended { end, .. }) => return Ended::Told(end),
@@ -164,7 +171,7 @@ async fn until_end(
             input = closed_input(&mut pump) => if terms.held {
                 process.close_input(input).await;
             },
-            () = sleep_until(given_up) => match killed {
+            () = given_up => match killed {
                 Some(_) => return Ended::Unconfirmed,
                 None => execution.stop.tell(StopCause::WallTime),
             },

@@ -83,7 +83,7 @@ impl Jailer {
         }
         check_timeout(&session.policy, request.timeout_ms)?;
         if session.paused.is_some() {
-            return Err(invalid("session_id", format!("{} is paused", request.session)));
+            return Err(Refusal::Paused);
         }
         let streams = streams(&request)?;
         let (argv, directory) = command(session, request.work)?;
@@ -97,11 +97,8 @@ impl Jailer {
             terminal: request.terminal.map(|terminal| (terminal.columns, terminal.rows)),
             kernel: streams.request,
         };
-        let clock = Clock {
-            wall: Some(Duration::from_millis(request.timeout_ms)),
-            cpu: request.cpu_time_ms.map(Duration::from_millis),
-            deadline: None,
-        };
+        let wall = Duration::from_millis(request.timeout_ms);
+        let clock = Clock::new(Some(wall), request.cpu_time_ms.map(Duration::from_millis));
         let told = Told {
             memo: request.memo,
             streams,
@@ -156,12 +153,13 @@ impl Jailer {
         let Some(session) = self.sessions.get_mut(id) else {
             return;
         };
+        let now = session.now();
         let Some(execution) = session.executions.get_mut(name) else {
             return;
         };
         let streams = execution.told.streams;
         execution.told.pid = pid;
-        execution.told.started = Instant::now();
+        execution.told.started = now;
         if session.held {
             match Kept::copy(streams, &fds, &execution.files) {
                 Ok(kept) => execution.told.kept = kept,
@@ -268,10 +266,10 @@ impl Jailer {
         let Some(execution) = session.executions.remove(name) else {
             return;
         };
-        let end = execution.end();
+        let (end, now) = (execution.end(), session.now());
         let told = self.discard(execution);
         if let Some(session) = self.sessions.get_mut(id).filter(|session| session.held) {
-            let ran = told.started.elapsed();
+            let ran = now.saturating_duration_since(told.started);
             session.ended.insert(name.clone(), Ended { told, ran, end });
         }
         tracing::info!(session = %id, execution = %name, exit = ?end.exit, cause = ?end.cause, "execution ended");

@@ -229,7 +229,8 @@ impl Jailer {
             SESSION_MEMO_MAX
         };
         let Some(session) = self.sessions.get_mut(id).filter(|_| memo.len() <= most) else {
-            return tracing::warn!(session = %id, bytes = memo.len(), "memo not kept");
+            // Its session is gone, for one.
+            return tracing::debug!(session = %id, bytes = memo.len(), "memo not kept");
         };
         match execution {
             None => session.memo = memo,
@@ -287,7 +288,7 @@ impl Session {
                 &execution.told,
                 None,
                 self.time_left(execution),
-                execution.told.started.elapsed(),
+                self.now().saturating_duration_since(execution.told.started),
             )
         });
         let ended = self

@@ -3,12 +3,17 @@
 use std::fs::File;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use rustix::fs::{SeekFrom, seek};
 use rustix::io::Errno;
 use rustix::pipe::{SpliceFlags, splice};
 use tracing::{debug, warn};
+
+use crate::run::clock::{Clock, Mark};
+
+/// How soon a full pipe is looked at again, at the earliest: its clock may stand still.
+const LOOK: Duration = Duration::from_millis(100);
 
 /// A pipe, and the file that what goes into it lies in.
 #[derive(Debug)]
@@ -17,21 +22,42 @@ pub(super) struct Feed {
     /// Its position is the next byte.
     file: Arc<File>,
     end: u64,
-    until: Option<Instant>,
+    patience: Option<Patience>,
+}
+
+/// How long a pipe may be full.
+#[derive(Debug)]
+pub(super) struct Patience {
+    pub(super) clock: Clock,
+    pub(super) from: Mark,
+    pub(super) span: Duration,
+}
+
+impl Patience {
+    fn left(&self) -> Duration {
+        self.span.saturating_sub(self.clock.since(self.from))
+    }
 }
 
 impl Feed {
-    /// Feeds what lies between the position of the file and `end`; gives up at `until`.
-    pub(super) fn new(pipe: OwnedFd, file: Arc<File>, end: u64, until: Option<Instant>) -> Self {
-        Self { pipe, file, end, until }
+    /// Feeds what lies between the position of the file and `end`; gives up when its patience is over.
+    pub(super) fn new(pipe: OwnedFd, file: Arc<File>, end: u64, patience: Option<Patience>) -> Self {
+        Self {
+            pipe,
+            file,
+            end,
+            patience,
+        }
     }
 
     pub(super) fn pipe(&self) -> BorrowedFd<'_> {
         self.pipe.as_fd()
     }
 
+    /// When to look again, at the latest.
     pub(super) fn until(&self) -> Option<Instant> {
-        self.until
+        let left = self.patience.as_ref().map(Patience::left);
+        left.map(|left| Instant::now() + left.max(LOOK))
     }
 
     /// Puts as much into the pipe as it holds. True when all is in it, or when nobody will read the rest.
@@ -63,7 +89,7 @@ impl Feed {
     }
 
     fn is_late(&self) -> bool {
-        let late = self.until.is_some_and(|until| Instant::now() >= until);
+        let late = self.patience.as_ref().is_some_and(|patience| patience.left().is_zero());
         if late {
             debug!("kernel did not read its request in time");
         }

@@ -67,10 +67,6 @@ impl Tap {
         &self.file
     }
 
-    pub(super) fn shared(&self) -> Arc<File> {
-        Arc::clone(&self.file)
-    }
-
     /// Where the next byte goes.
     pub(super) fn at(&self) -> u64 {
         self.at

@@ -17,6 +17,7 @@ use crate::run::journal::Kept;
 
 use Stream::{Stderr, Stdout};
 
+mod line;
 mod restart;
 
 /// How long anything may take on a busy machine.

@@ -11,8 +11,8 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Instant;
 
 use brig_jailer::api::{
-    self, Cause, CloseReason, End, Enforced, Event, Exit, Input, Make, Refusal, Request, Spawn, Streams, Usage,
-    VERSION, Work,
+    self, Cause, CloseReason, End, Enforced, Event, Exit, Input, Make, Refusal, Request, SessionUsage, Spawn, Streams,
+    Usage, VERSION, Work,
 };
 use brig_jailer::ids::Id;
 use brig_jailer::step::{Step, StepError, SysError};
@@ -181,7 +181,13 @@ impl StandIn {
                     memo,
                 } => self.note(&session, execution.as_ref(), memo),
                 Request::Forget { session, execution } => self.forget(&session, execution.as_ref()),
-                Request::Handover | Request::Reload | Request::Lap { .. } | Request::Pause { .. } => {}
+                Request::Handover | Request::Reload | Request::Lap { .. } => {}
+                Request::Pause { session, paused } => self.tell(&Event::Paused { session, paused }, &[]),
+                Request::Ping => self.tell(&Event::Pong, &[]),
+                Request::Usage { session } => {
+                    let usage = Some(SessionUsage::default());
+                    self.tell(&Event::Usage { session, usage }, &[]);
+                }
                 Request::Host => self.tell(&Event::Host(Box::default()), &[]),
             }
         }
