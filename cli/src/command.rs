@@ -13,6 +13,7 @@ use crate::exit::Exit;
 use crate::failure::Failure;
 use crate::files::{GetOptions, LsOptions, PutOptions, WatchOptions};
 use crate::input::InputCommand;
+use crate::ledger::LedgerCommand;
 use crate::options::Format;
 use crate::output::screen::Screen;
 use crate::policy::PolicyCommand;
@@ -112,6 +113,8 @@ pub(crate) enum Command {
     Context(ContextCommand),
     #[command(subcommand)]
     Execution(ExecutionCommand),
+    #[command(subcommand)]
+    Ledger(LedgerCommand),
     Doctor(DoctorOptions),
     #[command(subcommand)]
     Policy(PolicyCommand),
@@ -137,6 +140,7 @@ impl Command {
             Self::Session(command) => command.format(),
             Self::Context(command) => command.format(),
             Self::Execution(command) => command.format(),
+            Self::Ledger(command) => command.format(),
             Self::Doctor(options) => options.format(),
             Self::Policy(_) | Self::Template(_) | Self::Schema(_) | Self::Version => Format::Text,
         }

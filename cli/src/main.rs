@@ -14,6 +14,7 @@ mod follow;
 mod identity;
 mod input;
 mod interact;
+mod ledger;
 mod options;
 mod output;
 mod policy;
@@ -54,6 +55,7 @@ fn main() -> ExitCode {
         Command::Session(command) => session::session(command, &mut screen),
         Command::Context(command) => context::context(command, &mut screen),
         Command::Execution(command) => execution::execution(command, &mut screen),
+        Command::Ledger(command) => ledger::ledger(command, &mut screen),
         Command::Doctor(options) => doctor::doctor(options, &mut screen),
         Command::Policy(command) => policy::policy(command, &mut screen),
         Command::Template(command) => template::template(command, &mut screen),

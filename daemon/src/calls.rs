@@ -25,14 +25,17 @@ pub struct Turned {
     pub sha256: Option<[u8; 32]>,
 }
 
-/// Takes the principal of a call, which must have a role.
+/// Takes the principal of a call, which must have a role. That it has not is recorded.
 pub fn with_role<T>(request: &Request<T>, role: Role) -> Result<Arc<Principal>, Problem> {
     let principal = principal(request);
     if principal.may(role) {
-        Ok(principal)
-    } else {
-        Err(Problem::Role(role))
+        return Ok(principal);
     }
+    let problem = Problem::Role(role);
+    if let Some(ledger) = request.extensions().get::<Ledger>() {
+        note_refusal(ledger, &problem, &principal);
+    }
+    Err(problem)
 }
 
 /// Does something to its end, also when the caller goes away meanwhile.
@@ -45,7 +48,32 @@ pub async fn to_its_end<T: Send + 'static>(
 
 /// Records that something was asked for and not done.
 pub async fn record_refusal(ledger: &Ledger, problem: &Problem, principal: &Principal, turned: Turned) {
-    let refused = Refused {
+    // The caller is refused either way; a ledger that can't be written refuses whatever could run.
+    if let Err(error) = ledger.refused(refused(problem, principal, turned)).await
+        && !error.is_full()
+    {
+        error!(%error, "ledger refusal failed");
+    }
+}
+
+/// The same for who can't wait, and knows nothing of the request.
+pub fn note_refusal(ledger: &Ledger, problem: &Problem, principal: &Principal) {
+    ledger.note_refused(refused(problem, principal, Turned::default()));
+}
+
+/// Records that somebody came whom the configuration does not name.
+pub fn note_stranger(ledger: &Ledger, problem: &Problem, uid: u32) {
+    let nobody = Principal {
+        tenant: String::new(),
+        class: String::new(),
+        user: format!("uid {uid}"),
+        roles: Vec::new(),
+    };
+    note_refusal(ledger, problem, &nobody);
+}
+
+fn refused(problem: &Problem, principal: &Principal, turned: Turned) -> Refused {
+    Refused {
         request: (!turned.request.is_empty()).then_some(turned.request),
         tenant: principal.tenant.clone(),
         user: principal.user.clone(),
@@ -54,11 +82,8 @@ pub async fn record_refusal(ledger: &Ledger, problem: &Problem, principal: &Prin
         reason: problem.reason().name().to_lowercase(),
         field: problem.field().to_owned(),
         message: problem.to_string(),
+        count: 1,
         time: SystemTime::now(),
-    };
-    // The caller is refused either way; a ledger that can't be written refuses whatever could run.
-    if let Err(error) = ledger.refused(refused).await {
-        error!(%error, "ledger refusal failed");
     }
 }
 

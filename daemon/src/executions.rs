@@ -21,7 +21,7 @@ use tracing::error;
 use crate::calls::{Turned, record_limits, record_origin, record_refusal, to_its_end, with_role};
 use crate::config::Role;
 use crate::host::Host;
-use crate::ledger::{self, Accept, Body, Kind, LedgerError};
+use crate::ledger::{self, Accept, Body, Keep, Kind, LedgerError};
 use crate::pages::{self, page};
 use crate::principal::Principal;
 use crate::run::admit::{Content, Job, Work, admit, admit_in_context, admit_within};
@@ -574,6 +574,7 @@ fn accept_record(execution: &Execution, job: &Job) -> Accept {
         },
         inputs: execution.inputs.iter().map(input).collect(),
         limits: record_limits(&job.limits),
+        keep: Keep::from(&job.policy.retention),
         time: execution.create_time,
     }
 }

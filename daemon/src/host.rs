@@ -47,6 +47,7 @@ const FEATURES: &[&str] = &[
     "terminal",
     "output.stream",
     "contexts",
+    "ledger",
 ];
 
 /// What all executions of this daemon share.

@@ -4,80 +4,71 @@
 //! answer but not synced (a crash of the host may lose it, a crash of brigd can't); a `finish` is synced, and all that
 //! wait at one time share one transaction. Accepts are written first, so that they don't wait for that sync.
 //!
-//! `entries` is append-only: every entry is one JSON text, never changed, in the order of its number, so a hash chain
-//! can run over the texts. Code and output lie in `bodies`, and an entry holds only their hashes: a body can be
-//! erased and the entries still prove what it was. `executions` is an index of the present state, made from the entries.
+//! `entries` is append-only: every entry is one JSON text, never changed, in the order of its number, and a chain of
+//! hashes (`chain`) runs over them. Code and output lie in `bodies`, what names people in `names`, and an entry holds only
+//! their hashes: they can be erased and the entries still prove what they were. `executions` and `sessions` are an index
+//! of the present state, made from the entries.
+//!
+//! Entries are read by connections of their own (`readers`), in batches. An end that there is no space for waits with
+//! whoever has it until there is some; nothing new is accepted meanwhile, so that there are never more of them than
+//! executions that may run.
 //!
 //! Whoever opens it must [`Ledger::settle`] it: executions that were accepted and never finished, and sessions that were
 //! opened and never closed, are `lost` unless they were adopted. A lock file keeps a second brigd from doing that to a
 //! living one.
 
+mod chain;
 mod database;
 mod entry;
+mod error;
+mod names;
+mod query;
 mod read;
+mod readers;
+mod rechain;
 mod record;
+mod refusals;
+mod removal;
+mod request;
 mod requests;
 mod schema;
+mod verify;
 mod writer;
 
-use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant, SystemTime};
 
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::{mpsc, oneshot, watch};
+use tracing::{info, warn};
 
 use brig_jailer::ids::Id;
 
+pub use chain::{Hash, Head};
+pub use error::LedgerError;
+pub use query::{Batch, Content, Filter, Found, Most, Start};
+use readers::Readers;
 pub use record::{
-    Accept, Artifact, Body, Finish, Input, Kind, Limits, Made, OpenEnds, Origin, Record, Refused, Requested,
-    SessionClosed, SessionOpened, Usage, Work,
+    Accept, Artifact, Body, Erased, Finish, Input, Keep, Kind, Limits, Made, OpenEnds, Origin, Record, Refused,
+    Requested, SessionClosed, SessionOpened, Usage, Work,
 };
-use writer::{Look, Request, Writer};
+pub(crate) use record::{hex, to_millis};
+use refusals::Refusals;
+pub use removal::Swept;
+use request::{Look, Request};
+pub use verify::{Range, Verdict};
+use writer::Writer;
 
 /// How long a request is remembered from its acceptance on, and a result from the end on.
 pub const REMEMBERED: Duration = Duration::from_secs(24 * 60 * 60);
 
 /// Requests that may wait for the writer; more make callers wait.
 const QUEUE: usize = 256;
-
-/// What can go wrong with the ledger. Whoever gets it must not start an execution.
-#[derive(Debug, thiserror::Error)]
-pub enum LedgerError {
-    #[error("ledger {path}: can't be opened: {source}")]
-    Open { path: PathBuf, source: rusqlite::Error },
-    #[error("ledger {path}: {source}")]
-    File { path: PathBuf, source: std::io::Error },
-    /// Another process has it.
-    #[error("ledger {path}: in use by another brigd")]
-    InUse { path: PathBuf },
-    /// A newer Brig wrote it.
-    #[error("ledger {path}: written by a newer brigd (schema {found}, this one knows up to {known})")]
-    Newer { path: PathBuf, found: i64, known: i64 },
-    /// Full disk, read-only file system, failing disk.
-    #[error("ledger {path}: can't be written: {source}")]
-    Unwritable { path: PathBuf, source: rusqlite::Error },
-    /// An entry or the database is damaged.
-    #[error("ledger {path}: can't be read: {source}")]
-    Unreadable { path: PathBuf, source: rusqlite::Error },
-    /// So little space is left that only running executions are still recorded.
-    #[error("ledger {path}: {free_bytes} bytes are free on its file system, {needed_bytes} are needed to accept work")]
-    NoSpace {
-        path: PathBuf,
-        free_bytes: u64,
-        needed_bytes: u64,
-    },
-    /// The id was used before.
-    #[error("{0}: the ledger has it already")]
-    Exists(Id),
-    /// The same request came before, with this payload or another.
-    #[error("the request came before")]
-    Repeated(Requested),
-    /// An end without a beginning, or a second one.
-    #[error("{0}: not begun, or ended already")]
-    NotRunning(Id),
-    /// The writer's thread ended.
-    #[error("ledger: closed")]
-    Closed,
-}
+/// After this time an end that there was no space for is tried again.
+const AGAIN: Duration = Duration::from_secs(1);
+/// How often what was erased is tried to be cut off the log, where readers are in the way.
+const SCRUBS: usize = 5;
 
 /// How to open a ledger.
 #[derive(Debug, Clone)]
@@ -101,6 +92,11 @@ impl Default for Options {
 #[derive(Debug, Clone)]
 pub struct Ledger {
     requests: mpsc::Sender<Request>,
+    readers: Readers,
+    refusals: Arc<Refusals>,
+    /// The head of the chain.
+    head: watch::Receiver<Head>,
+    rewriting: Arc<AtomicBool>,
 }
 
 impl Ledger {
@@ -115,6 +111,7 @@ impl Ledger {
     pub fn open_with(path: &Path, options: &Options) -> Result<Self, LedgerError> {
         let writer = Writer::open(path, options)?;
         let (requests, inbox) = mpsc::channel(QUEUE);
+        let (head, rewriting) = (writer.head(), writer.rewriting());
         std::thread::Builder::new()
             .name("ledger".to_owned())
             .spawn(move || writer.run(inbox))
@@ -122,7 +119,18 @@ impl Ledger {
                 path: path.to_owned(),
                 source,
             })?;
-        Ok(Self { requests })
+        Ok(Self {
+            requests,
+            readers: Readers::new(path.to_owned()),
+            refusals: Arc::default(),
+            head,
+            rewriting,
+        })
+    }
+
+    /// Whether the writer is busy for long after an erasure, and nothing is wrong with that.
+    pub fn is_rewriting(&self) -> bool {
+        self.rewriting.load(Ordering::Relaxed)
     }
 
     /// Records that an execution will run; it must not start before this returned.
@@ -131,13 +139,47 @@ impl Ledger {
     }
 
     /// Records how an execution ended, durably; `finished` must not be told before this returned.
+    ///
+    /// Where there is no space, it waits until there is some.
     pub async fn finish(&self, finish: Finish) -> Result<(), LedgerError> {
-        self.ask(|answer| Request::Finish(Box::new(finish), answer)).await
+        let finish = Arc::new(finish);
+        self.insist(|answer| Request::Finish(Arc::clone(&finish), answer)).await
     }
 
-    /// Records that something was asked for and not done.
+    /// Records that something was asked for and not done; in short where that happens often.
     pub async fn refused(&self, refused: Refused) -> Result<(), LedgerError> {
-        self.ask(|answer| Request::Refused(Box::new(refused), answer)).await
+        match self.refusals.admit(refused, Instant::now()) {
+            Some(refused) => self.write_refused(refused).await,
+            None => Ok(()),
+        }
+    }
+
+    /// The same for who can't wait. What there is no room for in the queue is counted.
+    pub fn note_refused(&self, refused: Refused) {
+        let Some(refused) = self.refusals.admit(refused, Instant::now()) else {
+            return;
+        };
+        let (tenant, reason, count) = (refused.tenant.clone(), refused.reason.clone(), refused.count);
+        let (answer, _nobody_waits) = oneshot::channel();
+        let request = Request::Refused(Box::new(refused), answer);
+        if self.requests.try_send(request).is_err() {
+            self.refusals.count(&tenant, &reason, count, Instant::now());
+        }
+    }
+
+    /// Records how many refusals were only counted; to be called every minute.
+    pub async fn tell_counted(&self) -> Result<(), LedgerError> {
+        for refused in self.refusals.counted(Instant::now(), SystemTime::now()) {
+            self.write_refused(refused).await?;
+        }
+        Ok(())
+    }
+
+    async fn write_refused(&self, refused: Refused) -> Result<(), LedgerError> {
+        let (tenant, reason, count) = (refused.tenant.clone(), refused.reason.clone(), refused.count);
+        self.ask(|answer| Request::Refused(Box::new(refused), answer))
+            .await
+            .inspect_err(|_| self.refusals.count(&tenant, &reason, count, Instant::now()))
     }
 
     /// Records that a session will be made; it must not be made before this returned.
@@ -145,9 +187,10 @@ impl Ledger {
         self.ask(|answer| Request::Opened(Box::new(opened), answer)).await
     }
 
-    /// Records that nothing is left of a session, durably.
+    /// Records that nothing is left of a session, durably. Where there is no space, it waits until there is some.
     pub async fn session_closed(&self, closed: SessionClosed) -> Result<(), LedgerError> {
-        self.ask(|answer| Request::Closed(closed, answer)).await
+        let closed = Arc::new(closed);
+        self.insist(|answer| Request::Closed(Arc::clone(&closed), answer)).await
     }
 
     /// Marks what a former brigd left running as lost, but for what goes on.
@@ -176,9 +219,131 @@ impl Ledger {
         self.look(|answer| Look::Artifacts(session.clone(), most, answer)).await
     }
 
+    /// The head of the chain, which changes with every entry.
+    pub fn head(&self) -> watch::Receiver<Head> {
+        self.head.clone()
+    }
+
+    /// Reads some entries.
+    pub async fn batch(&self, filter: Filter, start: Start, most: Most) -> Result<Batch, LedgerError> {
+        self.readers
+            .read(move |connection| query::batch(connection, &filter, start, most))
+            .await
+    }
+
+    /// Computes the chain again, in batches: other reads come between.
+    pub async fn verify(&self, range: Range) -> Result<Verdict, LedgerError> {
+        let begin = move |connection: &rusqlite::Connection| verify::Verification::begin(connection, range);
+        let mut verification = self.readers.read(begin).await?;
+        while !verification.done {
+            let go_on = |connection: &rusqlite::Connection| {
+                verification.go_on(connection)?;
+                Ok(verification)
+            };
+            verification = self.readers.read(go_on).await?;
+        }
+        Ok(verification.verdict())
+    }
+
+    /// Counts the entries that [`Ledger::erase`] would take something from.
+    pub async fn count(&self, filter: Filter) -> Result<u64, LedgerError> {
+        let last = self.head.borrow().number;
+        self.readers
+            .read(move |connection| removal::count(connection, &filter, last))
+            .await
+    }
+
+    /// Removes the bodies and names of the entries that a filter finds, and records that before. Gives how many
+    /// entries lost something.
+    ///
+    /// Ends with the database written anew, which takes its time if it is big; nothing is accepted meanwhile.
+    pub async fn erase(&self, filter: Filter, mut record: Erased) -> Result<u64, LedgerError> {
+        let last = self.head.borrow().number;
+        record.entries = self.count(filter.clone()).await?;
+        let entries = record.entries;
+        self.ask(|answer| Request::Erased(Box::new(record), answer)).await?;
+        let mut after = 0;
+        loop {
+            let filter = filter.clone();
+            let progress = self
+                .ask(|answer| Request::Erase(Box::new(filter), after, last, answer))
+                .await?;
+            if progress.done {
+                break;
+            }
+            after = progress.number;
+        }
+        self.ask(Request::Rewrite).await?;
+        self.scrub().await;
+        info!(entries, "ledger bodies erased");
+        Ok(entries)
+    }
+
+    /// Counts what [`Ledger::sweep`] would remove.
+    pub async fn count_due(&self) -> Result<Swept, LedgerError> {
+        let now_ms = to_millis(SystemTime::now());
+        self.readers
+            .read(move |connection| removal::count_due(connection, now_ms))
+            .await
+    }
+
+    /// Removes the bodies and names whose time has run out.
+    pub async fn sweep(&self) -> Result<Swept, LedgerError> {
+        let now_ms = to_millis(SystemTime::now());
+        let mut all = Swept::default();
+        loop {
+            let swept = self.ask(|answer| Request::Sweep(now_ms, answer)).await?;
+            if swept.is_empty() {
+                break;
+            }
+            all.add(swept);
+        }
+        if !all.is_empty() {
+            self.scrub().await;
+            let Swept {
+                works,
+                outputs,
+                names,
+                bytes,
+            } = all;
+            info!(works, outputs, names, bytes, "ledger swept");
+        }
+        Ok(all)
+    }
+
+    /// Cuts what was removed off the log.
+    async fn scrub(&self) {
+        for _ in 0..SCRUBS {
+            match self.ask(Request::Scrub).await {
+                Ok(true) => return,
+                Ok(false) => tokio::time::sleep(AGAIN).await,
+                Err(error) => return warn!(%error, "ledger log not cut"),
+            }
+        }
+        warn!("ledger log not cut, as it is being read: what was removed is in it until it is written over");
+    }
+
     /// Waits until all that was asked before is done, and ends the writer. Other handles get `Closed` from then on.
     pub async fn close(self) -> Result<(), LedgerError> {
-        self.ask(Request::Close).await
+        let told = self.tell_counted().await;
+        self.readers.close();
+        self.ask(Request::Close).await.and(told)
+    }
+
+    /// Asks again as long as there is no space.
+    async fn insist<T>(&self, request: impl Fn(Answer<T>) -> Request) -> Result<T, LedgerError> {
+        let mut waits = false;
+        loop {
+            match self.ask(&request).await {
+                Err(error) if error.is_full() => {
+                    if !std::mem::replace(&mut waits, true) {
+                        warn!(%error, "an end waits until it can be recorded");
+                    }
+                    tokio::time::sleep(AGAIN).await;
+                }
+                answer => return answer,
+            }
+        }
     }
 
     async fn look<T>(&self, look: impl FnOnce(Answer<T>) -> Look) -> Result<T, LedgerError> {

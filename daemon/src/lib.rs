@@ -16,6 +16,7 @@
 #![forbid(unsafe_code)]
 
 pub mod artifacts;
+pub mod audit;
 pub mod calls;
 pub mod clients;
 pub mod config;

@@ -27,6 +27,7 @@ pub mod log;
 pub mod past;
 pub mod pump;
 pub mod queue;
+pub mod recorded;
 pub mod registry;
 pub mod report;
 pub mod session;

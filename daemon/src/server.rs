@@ -7,9 +7,11 @@ use brig_proto::sizes::{MESSAGE_MAX, SPEC_MAX};
 use brig_proto::v1;
 use brig_proto::v1::SessionCloseReason;
 use brig_proto::v1::executions_server::ExecutionsServer;
+use brig_proto::v1::ledger_server::LedgerServer;
 use tokio::net::UnixListener;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
+use tonic::service::Interceptor;
 use tonic::service::interceptor::InterceptedService;
 use tonic::transport::Server;
 use tonic::{Request, Status};
@@ -17,6 +19,8 @@ use tonic_health::server::HealthReporter;
 use tracing::{error, info, warn};
 
 use crate::artifacts::Spool;
+use crate::audit::{AuditService, keep_house};
+use crate::calls::note_stranger;
 use crate::clients::{Clients, Named};
 use crate::config::Config;
 use crate::contexts::ContextsService;
@@ -136,6 +140,7 @@ pub async fn run(
     let stop = CancellationToken::new();
     let incoming = connections(listener, Arc::clone(&host), stop.clone());
     let (routes, health) = router(&host).await?;
+    tokio::spawn(keep_house(Arc::clone(&host)));
     let serving = tokio::spawn(routes.serve_with_incoming_shutdown(incoming, stop.clone().cancelled_owned()));
     let sweeping = tokio::spawn(host.inputs.clone().sweep());
     info!(socket = %host.config().socket.display(), "daemon serving");
@@ -241,15 +246,26 @@ pub fn principal<T>(request: &Request<T>) -> Arc<Principal> {
         .expect("every service that asks is behind `known`")
 }
 
-/// Lets only those pass that the configuration names.
-fn known(mut request: Request<()>) -> Result<Request<()>, Status> {
-    let named = request.extensions().get::<Arc<Named>>().cloned();
-    let Some(named) = named else {
-        return Err(Status::unauthenticated("the connection has no credentials"));
-    };
-    let principal = named.principal().ok_or(Problem::Stranger(named.peer))?;
-    request.extensions_mut().insert(principal);
-    Ok(request)
+/// Lets only those pass that the configuration names. Those that it refuses are recorded, under no tenant.
+#[derive(Debug, Clone)]
+struct Known(Ledger);
+
+impl Interceptor for Known {
+    fn call(&mut self, mut request: Request<()>) -> Result<Request<()>, Status> {
+        let named = request.extensions().get::<Arc<Named>>().cloned();
+        let Some(named) = named else {
+            return Err(Status::unauthenticated("the connection has no credentials"));
+        };
+        let Some(principal) = named.principal() else {
+            let problem = Problem::Stranger(named.peer);
+            note_stranger(&self.0, &problem, named.peer.uid);
+            return Err(problem.into());
+        };
+        request.extensions_mut().insert(principal);
+        // For who finds out later that a role is missing.
+        request.extensions_mut().insert(self.0.clone());
+        Ok(request)
+    }
 }
 
 type Router = tonic::transport::server::Router;
@@ -265,16 +281,22 @@ async fn router(host: &Arc<Host>) -> Result<(Router, HealthReporter), StartError
         .max_decoding_message_size(SPEC_MAX)
         .max_encoding_message_size(ANSWER_MAX);
     let shown = HostService(Arc::clone(host));
+    let known = Known(host.ledger.clone());
+    // An entry carries code and output whole.
+    let ledger = LedgerServer::new(AuditService::new(Arc::clone(host)))
+        .max_decoding_message_size(MESSAGE_MAX)
+        .max_encoding_message_size(ANSWER_MAX);
+    let ledger = InterceptedService::new(ledger, known.clone());
     macro_rules! service {
         ($module:ident :: $server:ident, $service:expr) => {{
             let server = v1::$module::$server::new($service).max_decoding_message_size(MESSAGE_MAX);
-            InterceptedService::new(server.max_encoding_message_size(MESSAGE_MAX), known)
+            InterceptedService::new(server.max_encoding_message_size(MESSAGE_MAX), known.clone())
         }};
     }
     let routes = builder()
         .add_service(health_service)
         .add_service(reflection)
-        .add_service(InterceptedService::new(executions, known))
+        .add_service(InterceptedService::new(executions, known.clone()))
         .add_service(service!(host_server::HostServer, shown.clone()))
         .add_service(service!(templates_server::TemplatesServer, shown))
         .add_service(service!(
@@ -289,7 +311,7 @@ async fn router(host: &Arc<Host>) -> Result<(Router, HealthReporter), StartError
         .add_service(service!(files_server::FilesServer, FilesService(Arc::clone(host))))
         .add_service(service!(artifacts_server::ArtifactsServer, Unbuilt))
         .add_service(service!(packages_server::PackagesServer, Unbuilt))
-        .add_service(service!(ledger_server::LedgerServer, Unbuilt));
+        .add_service(ledger);
     Ok((routes, health))
 }
 

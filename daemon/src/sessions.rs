@@ -19,7 +19,7 @@ use tracing::error;
 use crate::calls::{Turned, record_origin, record_refusal, to_its_end, with_role};
 use crate::config::Role;
 use crate::host::Host;
-use crate::ledger::{LedgerError, SessionOpened};
+use crate::ledger::{Keep, LedgerError, SessionOpened};
 use crate::pages::{self, page};
 use crate::principal::Principal;
 use crate::run::fields::Fields;
@@ -89,11 +89,12 @@ impl Sessions for SessionsService {
         &self,
         request: Request<v1::SessionsListRequest>,
     ) -> Result<Response<v1::SessionsListResponse>, Status> {
-        let principal = principal(&request);
+        let principal = if request.get_ref().all_tenants {
+            with_role(&request, Role::Operator)?
+        } else {
+            principal(&request)
+        };
         let asked = request.into_inner();
-        if asked.all_tenants && !principal.may(Role::Operator) {
-            return Err(Problem::Role(Role::Operator).into());
-        }
         Ok(Response::new(list(&self.0.registry.sessions(), &asked, &principal)?))
     }
 
@@ -155,9 +156,9 @@ impl Sessions for SessionsService {
         &self,
         request: Request<v1::SessionsCloseRequest>,
     ) -> Result<Response<v1::SessionsCloseResponse>, Status> {
-        let principal = principal(&request);
-        if !principal.may(Role::Runner) && !principal.may(Role::Operator) {
-            return Err(Problem::Role(Role::Runner).into());
+        let mut principal = principal(&request);
+        if !principal.may(Role::Operator) {
+            principal = with_role(&request, Role::Runner)?;
         }
         let asked = request.into_inner();
         let mut fields = Fields::default();
@@ -268,6 +269,7 @@ fn open_record(session: &Session) -> SessionOpened {
         policy_hash: session.policy.hash.clone(),
         template: session.template.id.clone(),
         limits: crate::calls::record_limits(&session.limits),
+        keep: Keep::from(&session.policy.retention),
         expire_time: session.settings().expire_time,
         time: session.create_time,
     }

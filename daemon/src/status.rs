@@ -133,6 +133,9 @@ pub enum Problem {
     JailDied(&'static str),
     #[error("{0}")]
     Ledger(#[from] LedgerError),
+    /// Too many calls read the ledger.
+    #[error("{0} such calls read the ledger already, which is as many as may")]
+    LedgerBusy(usize),
     /// Files on their way in or out have no place.
     #[error("{0}")]
     Spool(#[from] SpoolError),
@@ -257,7 +260,10 @@ impl Problem {
             Self::CallerGone => Reason::CallerGone,
             Self::Draining => Reason::Draining,
             Self::Jailer(_) => Reason::JailerGone,
+            Self::Ledger(error) if error.is_full() => Reason::LedgerFull,
+            Self::Ledger(error) if error.is_damage() => Reason::LedgerBroken,
             Self::Ledger(_) => Reason::LedgerUnavailable,
+            Self::LedgerBusy(_) => Reason::LedgerBusy,
             Self::Spool(_) => Reason::StorageQuota,
             Self::Inputs(error) => error.reason(),
             Self::Configuration(_) => Reason::Configuration,
@@ -354,6 +360,14 @@ impl Problem {
             }
             Self::QueueFull(_) => {
                 details.add_quota_failure_violation("limits.queue", self.to_string());
+                details.set_retry_info(Some(RETRY));
+            }
+            Self::Ledger(error) if error.is_full() => {
+                details.add_quota_failure_violation("state", self.to_string());
+                details.set_retry_info(Some(RETRY));
+            }
+            Self::LedgerBusy(_) => {
+                details.add_quota_failure_violation("ledger", self.to_string());
                 details.set_retry_info(Some(RETRY));
             }
             Self::Draining | Self::Replaced | Self::Jail(Refusal::Busy(_)) => {

@@ -49,15 +49,3 @@ impl v1::packages_server::Packages for Unbuilt {
         install(v1::PackagesInstallRequest) -> Self::InstallStream, "Packages.Install";
     }
 }
-
-impl v1::ledger_server::Ledger for Unbuilt {
-    type FollowStream = BoxStream<v1::LedgerFollowResponse>;
-    type ExportStream = BoxStream<v1::LedgerExportResponse>;
-    unbuilt! {
-        list(v1::LedgerListRequest) -> v1::LedgerListResponse, "Ledger.List";
-        follow(v1::LedgerFollowRequest) -> Self::FollowStream, "Ledger.Follow";
-        export(v1::LedgerExportRequest) -> Self::ExportStream, "Ledger.Export";
-        verify(v1::LedgerVerifyRequest) -> v1::LedgerVerifyResponse, "Ledger.Verify";
-        erase(v1::LedgerEraseRequest) -> v1::LedgerEraseResponse, "Ledger.Erase";
-    }
-}

@@ -24,7 +24,7 @@ use tokio::time::{Instant, timeout};
 use tonic::codegen::BoxStream;
 use tonic::{Request, Response, Status, Streaming};
 
-use crate::calls::with_role;
+use crate::calls::{note_refusal, with_role};
 use crate::config::Role;
 use crate::files::{Channel, FilesError};
 use crate::host::Host;
@@ -80,7 +80,13 @@ impl Files for FilesService {
         let principal = with_role(&request, Role::Runner)?;
         let asked = request.into_inner();
         let session = self.0.registry.session(&principal, &asked.session_id)?;
-        Ok(Response::new(download::download(&self.0, &session, asked).await?))
+        let begun = download::download(&self.0, &session, asked).await;
+        let begun = begun.inspect_err(|problem| {
+            if matches!(problem, Problem::DownloadForbidden(_)) {
+                note_refusal(&self.0.ledger, problem, &principal);
+            }
+        });
+        Ok(Response::new(begun?))
     }
 
     async fn stat(&self, request: Request<v1::FilesStatRequest>) -> Result<Response<v1::FilesStatResponse>, Status> {

@@ -1,8 +1,10 @@
-//! Brig's gRPC API, and the JSON document of an execution's result.
+//! Brig's gRPC API, and the JSON documents of an execution's result and of an entry of the ledger.
 //!
 //! [`v1`] is generated from `proto/brig/v1/*.proto`; `proto/README.md` has its rules.
 #![forbid(unsafe_code)]
 
+pub mod display;
+pub mod ledger;
 pub mod reason;
 pub mod refusal;
 pub mod result;

@@ -69,7 +69,9 @@ impl Reason {
             | Self::DiskFull
             | Self::FileQuota
             | Self::StorageFull
-            | Self::WatchQuota => Code::ResourceExhausted,
+            | Self::WatchQuota
+            | Self::LedgerFull
+            | Self::LedgerBusy => Code::ResourceExhausted,
             Self::HostBusy | Self::Draining | Self::JailerGone | Self::LedgerUnavailable => Code::Unavailable,
             Self::StartTimeout | Self::FileTimeout => Code::DeadlineExceeded,
             Self::CallerGone => Code::Cancelled,

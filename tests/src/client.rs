@@ -7,6 +7,7 @@ use brig_proto::v1::executions_client::ExecutionsClient;
 use brig_proto::v1::files_client::FilesClient;
 use brig_proto::v1::host_client::HostClient;
 use brig_proto::v1::inputs_client::InputsClient;
+use brig_proto::v1::ledger_client::LedgerClient;
 use brig_proto::v1::sessions_client::SessionsClient;
 use brig_proto::v1::{
     Context, ContextsCloseRequest, ContextsCreateRequest, ContextsListRequest, ContextsResetRequest, ExecuteRequest,
@@ -78,6 +79,11 @@ impl Client {
     /// The same of Contexts.
     pub fn contexts(&self) -> ContextsClient<Channel> {
         ContextsClient::new(self.channel.clone())
+    }
+
+    /// The same of Ledger.
+    pub fn ledger(&self) -> LedgerClient<Channel> {
+        LedgerClient::new(self.channel.clone())
     }
 
     /// Waits for an answer.

@@ -23,7 +23,7 @@ use crate::{Client, DEADLINE};
 /// Who brigd runs as: a user that every host has.
 const USER: &str = "nobody";
 /// The number of that user. Source: base-passwd of Debian.
-const UID: u32 = 65534;
+pub const UID: u32 = 65534;
 
 /// One of the two.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -48,6 +48,8 @@ pub struct Setup {
     pub ceilings: PathBuf,
     /// Further lines of brigd's table `limits`.
     pub limits: String,
+    /// Where the ledger lies, if not beside the rest; brigd's user must be able to write there.
+    pub state: Option<PathBuf>,
 }
 
 /// The pair, in a directory of its own.
@@ -72,6 +74,7 @@ impl Default for Setup {
             policies: Places::find().policies,
             ceilings: "/nonexistent/ceilings.toml".into(),
             limits: String::new(),
+            state: None,
         }
     }
 }
@@ -201,12 +204,17 @@ impl Services {
     /// The status that an execution has in the ledger: `None` without an accept row, empty without an end.
     pub fn recorded(&self, execution: &str) -> Option<String> {
         let flags = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX;
-        let ledger = Connection::open_with_flags(self.directory.path().join("state/ledger.db"), flags).unwrap();
+        let ledger = Connection::open_with_flags(self.state().join("ledger.db"), flags).unwrap();
         let select = "SELECT coalesce(status, '') FROM executions WHERE execution = ?1";
         ledger
             .query_row(select, [execution], |row| row.get(0))
             .optional()
             .unwrap()
+    }
+
+    fn state(&self) -> PathBuf {
+        let beside = || self.directory.path().join("state");
+        self.setup.state.clone().unwrap_or_else(beside)
     }
 
     fn slot(&mut self, service: Service) -> &mut Option<Started> {
@@ -228,8 +236,12 @@ impl Services {
         let (places, directory) = (Places::find(), self.directory.path().display());
         let text = format!(
             "socket = \"{directory}/run/brigd.sock\"\nsocket_group = \"\"\njailer_socket = \"{directory}/jailer.sock\"\n\
-             state = \"{directory}/state\"\npolicies = [{:?}]\nimages = {:?}\n\n[limits]\ndrain = {:?}\n{}",
-            self.setup.policies, places.images, self.setup.drain, self.setup.limits
+             state = {:?}\npolicies = [{:?}]\nimages = {:?}\n\n[limits]\ndrain = {:?}\n{}",
+            self.state(),
+            self.setup.policies,
+            places.images,
+            self.setup.drain,
+            self.setup.limits
         );
         File::create(self.directory.path().join("brigd.toml"))
             .unwrap()

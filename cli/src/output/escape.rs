@@ -5,6 +5,9 @@
 
 use std::fmt::Write;
 
+use brig_proto::display::changes_display;
+pub(crate) use brig_proto::display::json;
+
 /// Escapes a stream that arrives in pieces; a character may be cut between two of them.
 #[derive(Debug, Default)]
 pub(crate) struct Escaper {
@@ -98,21 +101,6 @@ pub(crate) fn line(text: &str) -> String {
     shown
 }
 
-/// Escapes a JSON text; it says the same afterwards, as such characters stand within its strings only.
-pub(crate) fn json(text: &str) -> String {
-    let mut shown = String::with_capacity(text.len());
-    for character in text.chars() {
-        if character == '\u{7f}' || changes_display(character) {
-            for unit in character.encode_utf16(&mut [0; 2]) {
-                append(&mut shown, format_args!("\\u{unit:04x}"));
-            }
-        } else {
-            shown.push(character);
-        }
-    }
-    shown
-}
-
 fn escape(character: char, shown: &mut String) {
     match character {
         '\n' => shown.push_str("\\n"),
@@ -122,12 +110,6 @@ fn escape(character: char, shown: &mut String) {
         hidden if changes_display(hidden) => append(shown, format_args!("\\u{{{:x}}}", hidden as u32)),
         plain => shown.push(plain),
     }
-}
-
-/// Whether a character is a command to the display: C1 controls, line and paragraph separators, and the marks that
-/// reorder or hide text.
-fn changes_display(character: char) -> bool {
-    matches!(u32::from(character), 0x80..=0x9f | 0x200b | 0x200e..=0x200f | 0x2028..=0x202e | 0x2060..=0x206f | 0xfeff | 0xe0000..=0xe007f)
 }
 
 fn append(shown: &mut String, arguments: std::fmt::Arguments<'_>) {
@@ -184,13 +166,5 @@ mod tests {
     #[test]
     fn a_name_stays_on_its_line() {
         assert_eq!(line("a\nb\tc\u{1b}"), "a\\nb\\tc\\x1b");
-    }
-
-    #[test]
-    fn json_says_the_same_and_commands_no_terminal() {
-        let value = "a\u{9b}2J\u{7f}\u{202e}\u{e0001}ä\n";
-        let text = json(&serde_json::to_string(value).unwrap());
-        assert_eq!(text, "\"a\\u009b2J\\u007f\\u202e\\udb40\\udc01ä\\n\"");
-        assert_eq!(serde_json::from_str::<String>(&text).unwrap(), value);
     }
 }

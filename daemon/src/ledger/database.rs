@@ -72,6 +72,8 @@ fn connect(path: &Path, options: &Options) -> rusqlite::Result<Connection> {
     connection.pragma_update(None, "journal_size_limit", LOG_BYTES_KEPT)?;
     connection.pragma_update(None, "foreign_keys", true)?;
     connection.pragma_update(None, "trusted_schema", false)?;
+    // What is erased is overwritten.
+    connection.pragma_update(None, "secure_delete", true)?;
     if let Some(max_bytes) = options.max_bytes {
         let page: i64 = connection.pragma_query_value(None, "page_size", |row| row.get(0))?;
         let pages = i64::try_from(max_bytes).unwrap_or(i64::MAX) / page;

@@ -1,4 +1,6 @@
 //! What the ledger keeps. The names of the fields are the keys of its JSON: they are only added to.
+//!
+//! Fields that name people have a default: they can be erased (see `names`).
 
 use std::collections::{BTreeMap, HashSet};
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -7,9 +9,11 @@ use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
 use brig_jailer::ids::Id;
+use brig_jailer::policy::Retention;
 
 /// Who a request came from, in the words of the platform in front of Brig. No value is trusted.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
 pub struct Origin {
     pub user: String,
     pub conversation: String,
@@ -31,8 +35,11 @@ pub struct Accept {
     /// From the identity of the connection.
     pub tenant: String,
     /// From the identity of the connection.
+    #[serde(default)]
     pub user: String,
+    #[serde(default)]
     pub origin: Origin,
+    #[serde(default)]
     pub labels: BTreeMap<String, String>,
     pub policy: String,
     pub policy_hash: String,
@@ -41,8 +48,21 @@ pub struct Accept {
     pub work: Work,
     pub inputs: Vec<Input>,
     pub limits: Limits,
+    /// As the policy says.
+    #[serde(default)]
+    pub keep: Keep,
     #[serde(with = "millis", rename = "time_ms")]
     pub time: SystemTime,
+}
+
+/// How long what belongs to an entry is kept, in milliseconds. The entry itself is kept for good.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Keep {
+    /// What names people: users, origins, labels, names of files, messages.
+    pub names_ms: u64,
+    /// Code or arguments.
+    pub work_ms: u64,
+    pub outputs_ms: u64,
 }
 
 /// A kept session that will be made.
@@ -56,14 +76,20 @@ pub struct SessionOpened {
     /// From the identity of the connection.
     pub tenant: String,
     /// From the identity of the connection.
+    #[serde(default)]
     pub user: String,
+    #[serde(default)]
     pub origin: Origin,
+    #[serde(default)]
     pub labels: BTreeMap<String, String>,
     pub policy: String,
     pub policy_hash: String,
     /// `name@hash`.
     pub template: String,
     pub limits: Limits,
+    /// As the policy says.
+    #[serde(default)]
+    pub keep: Keep,
     /// When it expires, as it was at first.
     #[serde(with = "millis", rename = "expire_time_ms")]
     pub expire_time: SystemTime,
@@ -124,8 +150,10 @@ impl Body {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Input {
     /// As the caller named it.
+    #[serde(default)]
     pub name: String,
     /// As it lies in the session.
+    #[serde(default)]
     pub path: String,
     pub size_bytes: u64,
     pub sha256: String,
@@ -151,6 +179,7 @@ pub struct Finish {
     /// Of the closed list of causes: `wall_time`, `memory`, ...
     pub cause: Option<String>,
     /// What the cause says to people.
+    #[serde(default)]
     pub message: Option<String>,
     pub exit_code: Option<i32>,
     pub signal: Option<i32>,
@@ -188,6 +217,7 @@ pub struct Usage {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Artifact {
     pub artifact: Id,
+    #[serde(default)]
     pub path: String,
     pub sha256: String,
     pub size_bytes: u64,
@@ -201,14 +231,45 @@ pub struct Artifact {
 pub struct Refused {
     pub request: Option<String>,
     pub tenant: String,
+    #[serde(default)]
     pub user: String,
+    #[serde(default)]
     pub origin: Origin,
     /// As asked for; it may not exist.
+    #[serde(default)]
     pub policy: String,
     /// Of the list of reasons in docs/errors.md.
     pub reason: String,
     /// The field that was wrong; empty if none.
+    #[serde(default)]
     pub field: String,
+    #[serde(default)]
+    pub message: String,
+    /// How many requests it stands for.
+    #[serde(default = "one")]
+    pub count: u64,
+    #[serde(with = "millis", rename = "time_ms")]
+    pub time: SystemTime,
+}
+
+/// Bodies and names that an operator had removed.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Erased {
+    pub request: Option<String>,
+    pub tenant: String,
+    /// The operator; from the identity of the connection.
+    #[serde(default)]
+    pub user: String,
+    /// Whether it was about one user, whose name is not kept.
+    pub one_user: bool,
+    pub execution: Option<String>,
+    /// Entries before this time.
+    #[serde(with = "optional_millis", rename = "to_time_ms")]
+    pub to_time: Option<SystemTime>,
+    /// Entries that lost something.
+    pub entries: u64,
+    /// Why, in the operator's words.
+    #[serde(default)]
     pub message: String,
     #[serde(with = "millis", rename = "time_ms")]
     pub time: SystemTime,
@@ -244,6 +305,33 @@ pub struct OpenEnds {
     pub sessions: HashSet<Id>,
 }
 
+impl Kind {
+    /// The name of the body that it has.
+    pub(super) fn part(self) -> &'static str {
+        match self {
+            Self::Code => "code",
+            Self::Command => "command",
+        }
+    }
+}
+
+impl Default for Keep {
+    /// As policies have it that say nothing.
+    fn default() -> Self {
+        Self::from(&Retention::default())
+    }
+}
+
+impl From<&Retention> for Keep {
+    fn from(retention: &Retention) -> Self {
+        Self {
+            names_ms: retention.ledger.millis(),
+            work_ms: retention.code.millis(),
+            outputs_ms: retention.outputs.millis(),
+        }
+    }
+}
+
 impl Finish {
     /// The end of an execution that nobody saw.
     pub(super) fn lost(execution: Id, time: SystemTime) -> Self {
@@ -270,13 +358,17 @@ impl Finish {
     }
 }
 
+fn one() -> u64 {
+    1
+}
+
 /// Writes bytes as hexadecimal digits.
-pub(super) fn hex(bytes: &[u8]) -> String {
+pub(crate) fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
 /// Milliseconds since 1970; times before it become 0.
-pub(super) fn to_millis(time: SystemTime) -> i64 {
+pub(crate) fn to_millis(time: SystemTime) -> i64 {
     let since = time.duration_since(UNIX_EPOCH).unwrap_or_default();
     i64::try_from(since.as_millis()).unwrap_or(i64::MAX)
 }

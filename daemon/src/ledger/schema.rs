@@ -3,37 +3,53 @@
 use std::path::Path;
 use std::time::SystemTime;
 
-use rusqlite::{Connection, params};
+use rusqlite::{Connection, Transaction, params};
 
-use super::LedgerError;
 use super::record::to_millis;
+use super::{LedgerError, rechain};
 
 /// One step from an older database to a newer one. Steps are only added.
 struct Migration {
     version: i64,
     name: &'static str,
-    sql: &'static str,
+    /// What must be done first, in transactions of its own; done again if it was interrupted.
+    prepare: fn(&mut Connection) -> rusqlite::Result<()>,
+    /// What is done in the transaction that makes the step count.
+    apply: fn(&Transaction<'_>) -> rusqlite::Result<()>,
 }
 
 const MIGRATIONS: &[Migration] = &[
     Migration {
         version: 1,
         name: "entries, bodies and the index of executions",
-        sql: FIRST,
+        prepare: nothing,
+        apply: |transaction| transaction.execute_batch(FIRST),
     },
     Migration {
         version: 2,
         name: "kept sessions",
-        sql: SESSIONS,
+        prepare: nothing,
+        apply: |transaction| transaction.execute_batch(SESSIONS),
     },
     Migration {
         version: 11,
         name: "requests, and what was told",
-        sql: REQUESTS,
+        prepare: nothing,
+        apply: |transaction| transaction.execute_batch(REQUESTS),
+    },
+    Migration {
+        version: 20,
+        name: "the chain of hashes, and names apart from the entries",
+        prepare: rechain::prepare,
+        apply: rechain::apply,
     },
 ];
 
-const FIRST: &str = "
+fn nothing(_: &mut Connection) -> rusqlite::Result<()> {
+    Ok(())
+}
+
+pub(super) const FIRST: &str = "
         -- Append-only. `data` is the entry; the other columns repeat parts of it for searching.
         CREATE TABLE entries (
             number INTEGER PRIMARY KEY AUTOINCREMENT,
@@ -72,7 +88,7 @@ const FIRST: &str = "
         CREATE INDEX executions_running ON executions (accept_number) WHERE finish_number IS NULL;
     ";
 
-const SESSIONS: &str = "
+pub(super) const SESSIONS: &str = "
         -- Another list of kinds needs another table. The numbers stay.
         CREATE TABLE entries_with_sessions (
             number INTEGER PRIMARY KEY AUTOINCREMENT,
@@ -129,7 +145,7 @@ const REQUESTS: &str = "
         CREATE INDEX executions_of_session ON executions (session, accept_number);
     ";
 
-/// Brings the tables up to date, each step in a transaction of its own.
+/// Brings the tables up to date, each step in a transaction of its own; a long one begins with several.
 pub(super) fn migrate(connection: &mut Connection, path: &Path) -> Result<(), LedgerError> {
     let known = MIGRATIONS.last().map_or(0, |last| last.version);
     let found = read_version(connection).map_err(|source| LedgerError::Open {
@@ -170,8 +186,9 @@ fn read_version(connection: &Connection) -> rusqlite::Result<i64> {
 }
 
 fn apply(connection: &mut Connection, migration: &Migration) -> rusqlite::Result<()> {
+    (migration.prepare)(connection)?;
     let transaction = connection.transaction()?;
-    transaction.execute_batch(migration.sql)?;
+    (migration.apply)(&transaction)?;
     transaction.execute(
         "INSERT INTO migrations (version, name, time_ms) VALUES (?1, ?2, ?3)",
         params![migration.version, migration.name, to_millis(SystemTime::now())],

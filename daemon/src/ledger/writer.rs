@@ -2,47 +2,32 @@
 
 use std::fs::File;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::SystemTime;
 
-use rusqlite::{Connection, Transaction, TransactionBehavior};
-use tokio::sync::mpsc;
+use rusqlite::{Connection, TransactionBehavior};
+use tokio::sync::{mpsc, watch};
+use tracing::{info, warn};
 
 use brig_jailer::ids::Id;
 
-use super::entry::{Entry, Problem};
-use super::record::{
-    Accept, Artifact, Finish, OpenEnds, Record, Refused, Requested, SessionClosed, SessionOpened, to_millis,
-};
+use super::chain::{self, Head};
+use super::entry::{Entry, Pen, Problem};
+use super::record::{Finish, OpenEnds, SessionClosed, hex, to_millis};
+use super::removal;
+use super::request::{Batch, Look, Removal, Request};
 use super::{Answer, LedgerError, Options, database, read, requests, schema};
 
 /// Requests that are written at one time, at most.
 const BATCH: usize = 128;
 /// Written bytes after which the log is copied into the database.
 const CHECKPOINT_BYTES: usize = 4 * 1024 * 1024;
+/// Entries after which the head of the chain is told to the journal.
+const HEAD_EVERY: i64 = 1000;
 
 const RUNNING: &str = "SELECT execution FROM executions WHERE finish_number IS NULL ORDER BY accept_number";
 const OPEN: &str = "SELECT session FROM sessions WHERE close_number IS NULL ORDER BY open_number";
-
-pub(super) enum Request {
-    Accept(Box<Accept>, Answer<()>),
-    Finish(Box<Finish>, Answer<()>),
-    Refused(Box<Refused>, Answer<()>),
-    Opened(Box<SessionOpened>, Answer<()>),
-    Closed(SessionClosed, Answer<()>),
-    Settle(OpenEnds, Answer<()>),
-    OpenEnds(Answer<OpenEnds>),
-    Look(Look),
-    Close(Answer<()>),
-}
-
-/// A question that changes nothing.
-pub(super) enum Look {
-    Get(Id, Answer<Option<Record>>),
-    /// Of a tenant, a request.
-    Requested(String, String, Answer<Option<Requested>>),
-    /// Of a session, at most so many.
-    Artifacts(Id, usize, Answer<Vec<Artifact>>),
-}
 
 #[derive(Debug)]
 pub(super) struct Writer {
@@ -51,6 +36,11 @@ pub(super) struct Writer {
     reserve_bytes: u64,
     /// Written since the log was last copied into the database.
     written: usize,
+    head: watch::Sender<Head>,
+    /// The head that was told to the journal last.
+    told: i64,
+    /// Whether the database is being written anew, which can take long.
+    rewriting: Arc<AtomicBool>,
     /// Held as long as the writer lives.
     _lock: File,
 }
@@ -58,17 +48,34 @@ pub(super) struct Writer {
 impl Writer {
     pub(super) fn open(path: &Path, options: &Options) -> Result<Self, LedgerError> {
         let lock = database::lock(path)?;
-        let connection = database::open(path, options)?;
-        let reserve_bytes = options.reserve_bytes;
+        let mut connection = database::open(path, options)?;
+        schema::migrate(&mut connection, path)?;
+        let head = chain::head(&connection).map_err(|source| LedgerError::Unreadable {
+            path: path.to_owned(),
+            source,
+        })?;
         let mut writer = Self {
             path: path.to_owned(),
             connection,
-            reserve_bytes,
+            reserve_bytes: options.reserve_bytes,
             written: 0,
+            head: watch::Sender::new(head),
+            told: 0,
+            rewriting: Arc::default(),
             _lock: lock,
         };
-        schema::migrate(&mut writer.connection, path)?;
+        writer.tell_head();
         Ok(writer)
+    }
+
+    /// The head of the chain, as it is from time to time.
+    pub(super) fn head(&self) -> watch::Receiver<Head> {
+        self.head.subscribe()
+    }
+
+    /// Whether the database is being written anew.
+    pub(super) fn rewriting(&self) -> Arc<AtomicBool> {
+        Arc::clone(&self.rewriting)
     }
 
     /// Serves requests until the last handle is gone or `Close` comes; what waits then is still done.
@@ -80,14 +87,25 @@ impl Writer {
             if !closing.is_empty() {
                 inbox.close();
             }
+            if self.head.borrow().number >= self.told + HEAD_EVERY {
+                self.tell_head();
+            }
             if self.written >= CHECKPOINT_BYTES && inbox.is_empty() {
                 self.checkpoint();
             }
         }
+        self.tell_head();
         drop(self);
         for answer in closing {
             let _ = answer.send(Ok(()));
         }
+    }
+
+    /// Notes the head of the chain where whoever writes to the ledger's file can't change it.
+    fn tell_head(&mut self) {
+        let head = *self.head.borrow();
+        self.told = head.number;
+        info!(ledger_head = %hex(&head.hash), ledger_sequence = head.number, "ledger head");
     }
 
     fn serve(&mut self, batch: Batch) {
@@ -96,6 +114,9 @@ impl Writer {
         for (adopted, answer) in batch.settles {
             let settled = self.settle(&adopted);
             let _ = answer.send(settled.map_err(|source| self.unwritable(source)));
+        }
+        for removal in batch.removals {
+            self.remove(removal);
         }
         for look in batch.looks {
             self.look(look);
@@ -131,15 +152,13 @@ impl Writer {
         if entries.peek().is_none() {
             return Ok(Vec::new());
         }
-        let room = self.room();
-        self.transact(durability, |transaction, written| {
+        let room = self.room(self.reserve_bytes);
+        self.transact(durability, |pen| {
             let mut results = Vec::new();
             for entry in entries {
-                results.push(match (entry, &room) {
-                    (Entry::Accept(_) | Entry::Refused(_) | Entry::Opened(_), Err((free_bytes, needed_bytes))) => {
-                        Err(Problem::NoSpace(*free_bytes, *needed_bytes))
-                    }
-                    _ => entry.insert(transaction, written)?,
+                results.push(match &room {
+                    Err(problem) if entry.needs_room() => Err(problem.clone()),
+                    _ => entry.insert(pen)?,
                 });
             }
             Ok(results)
@@ -156,18 +175,50 @@ impl Writer {
     pub(super) fn transact<T>(
         &mut self,
         durability: Durability,
-        write: impl FnOnce(&Transaction<'_>, &mut usize) -> rusqlite::Result<T>,
+        write: impl FnOnce(&mut Pen<'_>) -> rusqlite::Result<T>,
     ) -> rusqlite::Result<T> {
         self.connection
             .pragma_update(None, "synchronous", durability.pragma())?;
         let transaction = self
             .connection
             .transaction_with_behavior(TransactionBehavior::Immediate)?;
-        let mut written = 0;
-        let result = write(&transaction, &mut written)?;
+        let before = *self.head.borrow();
+        let mut pen = Pen {
+            transaction: &transaction,
+            head: before,
+            written: 0,
+        };
+        let result = write(&mut pen)?;
+        let (head, written) = (pen.head, pen.written);
         transaction.commit()?;
         self.written += written;
+        self.head
+            .send_if_modified(|known| std::mem::replace(known, head) != head);
         Ok(result)
+    }
+
+    fn remove(&mut self, removal: Removal) {
+        match removal {
+            Removal::Erase(filter, after, last, answer) => {
+                let erased = self.transact(Durability::Synced, |pen| {
+                    removal::erase(pen.transaction, &filter, after, last)
+                });
+                let _ = answer.send(erased.map_err(|source| self.unwritable(source)));
+            }
+            Removal::Sweep(now_ms, answer) => {
+                let swept = self.transact(Durability::Committed, |pen| removal::sweep(pen.transaction, now_ms));
+                let _ = answer.send(swept.map_err(|source| self.unwritable(source)));
+            }
+            Removal::Rewrite(answer) => {
+                let _ = answer.send(self.rewrite());
+            }
+            Removal::Scrub(answer) => {
+                let cut = self
+                    .connection
+                    .query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |row| row.get::<_, bool>(0));
+                let _ = answer.send(cut.map(|busy| !busy).map_err(|source| self.unwritable(source)));
+            }
+        }
     }
 
     /// Ends what a former brigd left running, but for what was adopted.
@@ -175,24 +226,22 @@ impl Writer {
         let (executions, sessions) = (self.ids(RUNNING)?, self.ids(OPEN)?);
         let time = SystemTime::now();
         let lost = executions.into_iter().filter(|id| !adopted.executions.contains(id));
-        let lost = lost.map(|id| Entry::Finish(Box::new(Finish::lost(id, time))));
+        let lost = lost.map(|id| Entry::Finish(Arc::new(Finish::lost(id, time))));
         let closed = sessions.into_iter().filter(|id| !adopted.sessions.contains(id));
         let closed = closed.map(|session| {
-            Entry::Closed(SessionClosed {
+            Entry::Closed(Arc::new(SessionClosed {
                 session,
                 reason: "lost".to_owned(),
                 time,
-            })
+            }))
         });
         let entries: Vec<Entry> = lost.chain(closed).collect();
         if entries.is_empty() {
             return Ok(());
         }
-        tracing::warn!(count = entries.len(), "executions or sessions lost");
-        self.transact(Durability::Synced, |transaction, written| {
-            entries
-                .iter()
-                .try_for_each(|entry| entry.insert(transaction, written).map(|_| ()))
+        warn!(count = entries.len(), "executions or sessions lost");
+        self.transact(Durability::Synced, |pen| {
+            entries.iter().try_for_each(|entry| entry.insert(pen).map(|_| ()))
         })
     }
 
@@ -244,19 +293,35 @@ impl Writer {
             .connection
             .query_row("PRAGMA wal_checkpoint(PASSIVE)", [], |_| Ok(()));
         if let Err(error) = copied {
-            tracing::warn!(path = %self.path.display(), %error, "ledger checkpoint");
+            warn!(path = %self.path.display(), %error, "ledger checkpoint");
         }
         self.written = 0;
     }
 
-    /// Whether there is space to accept work; else how much there is and should be.
-    fn room(&self) -> Result<(), (u64, u64)> {
+    /// SQLite moves rows from page to page and leaves copies in what is free there; only a new file has none.
+    ///
+    /// Nothing else is written meanwhile. The log and the temporary file each become as large as the database.
+    fn rewrite(&mut self) -> Result<(), LedgerError> {
+        let size = std::fs::metadata(&self.path).map_err(|source| LedgerError::File {
+            path: self.path.clone(),
+            source,
+        })?;
+        let needed = size.len().saturating_mul(2).saturating_add(self.reserve_bytes);
+        self.room(needed).map_err(|problem| self.explain(problem))?;
+        self.rewriting.store(true, Ordering::Relaxed);
+        let rewritten = self.connection.execute_batch("VACUUM");
+        self.rewriting.store(false, Ordering::Relaxed);
+        rewritten.map_err(|source| self.unwritable(source))
+    }
+
+    /// Whether so many bytes are free.
+    fn room(&self, needed: u64) -> Result<(), Problem> {
         let Ok(stat) = rustix::fs::statvfs(&self.path) else {
             return Ok(());
         };
         let free = stat.f_bavail.saturating_mul(stat.f_frsize);
-        if free < self.reserve_bytes {
-            Err((free, self.reserve_bytes))
+        if free < needed {
+            Err(Problem::NoSpace(free, needed))
         } else {
             Ok(())
         }
@@ -265,7 +330,7 @@ impl Writer {
     fn explain(&self, problem: Problem) -> LedgerError {
         match problem {
             Problem::Exists(id) => LedgerError::Exists(id),
-            Problem::Repeated(requested) => LedgerError::Repeated(requested),
+            Problem::Repeated(known) => LedgerError::Repeated(known),
             Problem::NotRunning(id) => LedgerError::NotRunning(id),
             Problem::NoSpace(free_bytes, needed_bytes) => LedgerError::NoSpace {
                 path: self.path.clone(),
@@ -280,36 +345,6 @@ impl Writer {
             path: self.path.clone(),
             source,
         }
-    }
-}
-
-/// Waiting requests by what they need.
-#[derive(Default)]
-struct Batch {
-    accepts: Vec<(Entry, Answer<()>)>,
-    finishes: Vec<(Entry, Answer<()>)>,
-    settles: Vec<(OpenEnds, Answer<()>)>,
-    looks: Vec<Look>,
-    open_ends: Vec<Answer<OpenEnds>>,
-}
-
-impl Batch {
-    fn sort(requests: impl Iterator<Item = Request>, closing: &mut Vec<Answer<()>>) -> Self {
-        let mut batch = Self::default();
-        for request in requests {
-            match request {
-                Request::Accept(accept, answer) => batch.accepts.push((Entry::Accept(accept), answer)),
-                Request::Refused(refused, answer) => batch.accepts.push((Entry::Refused(refused), answer)),
-                Request::Finish(finish, answer) => batch.finishes.push((Entry::Finish(finish), answer)),
-                Request::Opened(opened, answer) => batch.accepts.push((Entry::Opened(opened), answer)),
-                Request::Closed(closed, answer) => batch.finishes.push((Entry::Closed(closed), answer)),
-                Request::Settle(adopted, answer) => batch.settles.push((adopted, answer)),
-                Request::OpenEnds(answer) => batch.open_ends.push(answer),
-                Request::Look(look) => batch.looks.push(look),
-                Request::Close(answer) => closing.push(answer),
-            }
-        }
-        batch
     }
 }
 

@@ -2,22 +2,20 @@
 //! to it: how it ended, and of what it wrote as much as the result had.
 
 use std::sync::Arc;
-use std::time::{Duration, SystemTime};
+use std::time::SystemTime;
 
 use brig_jailer::ids::Id;
 use brig_proto::v1::execution_event::Event;
-use brig_proto::v1::{
-    Cause, CauseKind, EffectiveLimits, ExecutionAccepted, ExecutionEvent, ExecutionResult, ExecutionState,
-    ExecutionStatus, Notice, NoticeKind, OutputSummary, SessionSummary, StreamSummary, Usage,
-};
+use brig_proto::v1::{ExecutionAccepted, ExecutionEvent, ExecutionResult, ExecutionState, Notice, NoticeKind};
 use prost::Message;
 
 use crate::config::Role;
 use crate::host::Host;
 use crate::ledger::{Accept, Finish, Made, REMEMBERED};
 use crate::principal::Principal;
-use crate::run::execution::{Execution, cpus, span};
+use crate::run::execution::Execution;
 use crate::run::inputs::hex;
+use crate::run::recorded;
 use crate::run::registry::reused;
 use crate::status::Problem;
 
@@ -150,77 +148,7 @@ impl Past {
             ..told
                 .ok()
                 .filter(|told| !told.execution_id.is_empty())
-                .unwrap_or_else(|| self.recorded())
+                .unwrap_or_else(|| recorded::result(&self.accept, &self.finish))
         }
     }
-
-    /// The result as far as the entries have it: where nobody was there to tell one.
-    fn recorded(&self) -> ExecutionResult {
-        let (accept, finish) = (&self.accept, &self.finish);
-        let millis = |millis| Some(span(Duration::from_millis(millis)));
-        let summary = |bytes, dropped, shown: usize| {
-            Some(StreamSummary {
-                written_bytes: bytes,
-                dropped_bytes: dropped,
-                truncated: bytes > shown as u64,
-            })
-        };
-        let ran = finish
-            .start_time
-            .and_then(|start| finish.time.duration_since(start).ok());
-        ExecutionResult {
-            status: status(&finish.status).into(),
-            duration: Some(span(ran.unwrap_or_default())),
-            execution_id: accept.execution.to_string(),
-            request_id: accept.request.clone().unwrap_or_default(),
-            exit_code: finish.exit_code,
-            signal: finish.signal,
-            cause: finish.cause.as_deref().map(|kind| Cause {
-                kind: cause(kind).into(),
-                message: finish.message.clone().unwrap_or_default(),
-                ..Cause::default()
-            }),
-            output: Some(OutputSummary {
-                stdout: summary(finish.stdout_bytes, finish.stdout_dropped, finish.stdout.content.len()),
-                stderr: summary(finish.stderr_bytes, finish.stderr_dropped, finish.stderr.content.len()),
-            }),
-            limits: Some(EffectiveLimits {
-                timeout: millis(accept.limits.timeout_ms),
-                memory_bytes: accept.limits.memory_bytes,
-                cpus: cpus(accept.limits.cpu_millis),
-                pids: accept.limits.pids,
-                disk_bytes: accept.limits.disk_bytes,
-                output_bytes: accept.limits.output_bytes,
-            }),
-            limits_hit: finish.limits_hit.iter().map(|kind| cause(kind).into()).collect(),
-            usage: Some(Usage {
-                cpu_time: Some(span(Duration::from_micros(finish.usage.cpu_us))),
-                memory_peak_bytes: (finish.usage.memory_peak_bytes > 0).then_some(finish.usage.memory_peak_bytes),
-                processes_peak: (finish.usage.processes_peak > 0).then_some(finish.usage.processes_peak),
-                disk_bytes: finish.usage.disk_bytes,
-            }),
-            create_time: Some(accept.time.into()),
-            end_time: Some(finish.time.into()),
-            session: Some(SessionSummary {
-                session_id: accept.session.to_string(),
-                ..SessionSummary::default()
-            }),
-            policy: format!("{}@{}", accept.policy, accept.policy_hash.get(..12).unwrap_or_default()),
-            template: accept.template.clone(),
-            tenant: accept.tenant.clone(),
-            user: accept.user.clone(),
-            labels: accept.labels.clone(),
-            ..ExecutionResult::default()
-        }
-    }
-}
-
-fn status(word: &str) -> ExecutionStatus {
-    let name = format!("EXECUTION_STATUS_{}", word.to_uppercase());
-    ExecutionStatus::from_str_name(&name).unwrap_or_default()
-}
-
-fn cause(word: &str) -> CauseKind {
-    let name = format!("CAUSE_KIND_{}", word.to_uppercase());
-    CauseKind::from_str_name(&name).unwrap_or_default()
 }

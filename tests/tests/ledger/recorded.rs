@@ -1,29 +1,14 @@
 //! What was asked and what came of it is on disk, in the ledger's own file.
-#![allow(clippy::unwrap_used, reason = "a test that can't go on fails")]
 
 use std::collections::BTreeMap;
 
 use brig_proto::v1::{ExecutionSpec, Origin};
+use brig_tests::daemon;
 use brig_tests::spec::{code, command, input, sh, small, timeout};
-use brig_tests::{Daemon, daemon};
-use rusqlite::{Connection, OpenFlags};
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 
-/// The entries of a kind, oldest first. Opened read-only beside the running daemon.
-fn entries(daemon: &Daemon, kind: &str) -> Vec<Value> {
-    let ledger = open(daemon);
-    let mut select = ledger
-        .prepare("SELECT data FROM entries WHERE kind = ?1 ORDER BY number")
-        .unwrap();
-    let rows = select.query_map([kind], |row| row.get::<_, String>(0)).unwrap();
-    rows.map(|row| serde_json::from_str(&row.unwrap()).unwrap()).collect()
-}
-
-fn open(daemon: &Daemon) -> Connection {
-    let flags = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX;
-    Connection::open_with_flags(daemon.directory().join("ledger.db"), flags).unwrap()
-}
+use crate::{entries, open};
 
 fn sha256(text: &str) -> String {
     Sha256::digest(text).iter().map(|byte| format!("{byte:02x}")).collect()
