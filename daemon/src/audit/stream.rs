@@ -127,13 +127,10 @@ pub(super) fn export(host: &Arc<Host>, filter: Filter, after: i64, slot: Slot) -
 }
 
 /// Runs what fills a stream until it is done or the client is gone. Its place is free again afterwards.
-fn stream<T: Send + 'static, F: Future<Output = Result<(), Status>> + Send>(
+fn stream<T: Send + 'static, F: Future<Output = Result<(), Status>> + Send + 'static>(
     slot: Slot,
     fill: impl FnOnce(mpsc::Sender<Result<T, Status>>) -> F + Send + 'static,
-) -> BoxStream<T>
-where
-    F: 'static,
-{
+) -> BoxStream<T> {
     let (sender, receiver) = mpsc::channel(MESSAGES);
     tokio::spawn(async move {
         let _slot = slot;

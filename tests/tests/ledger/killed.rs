@@ -52,7 +52,7 @@ fn lane(client: &Client, session: &str, names: &AtomicUsize, told: &Mutex<Told>,
             on_disconnect: OnDisconnect::Continue.into(),
             ..sh("echo out")
         };
-        let live = if name % 2 == 0 {
+        let live = if name.is_multiple_of(2) {
             client.execute(
                 session,
                 ExecutionSpec {

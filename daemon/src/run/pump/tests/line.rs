@@ -31,6 +31,9 @@ impl Process {
             stderr: copy(&self.pipes.stderr),
             request: copy(&self.pipes.request),
             frames: copy(&self.pipes.frames),
+            terminal: None,
+            input: None,
+            size: None,
         };
         self.pumps.start_line(pipes, store).unwrap()
     }

@@ -2,13 +2,14 @@
 
 use super::*;
 use crate::output::WINDOW;
+use crate::run::clock::Clock;
 use crate::run::log::Follower;
 
 const MIB: usize = 1 << 20;
 
 fn window_log() -> Arc<Log> {
     let id = Id::parse("e1").unwrap();
-    Arc::new(Log::new(id.clone(), id, Output::window()))
+    Arc::new(Log::new(id.clone(), id, Output::window(Clock::default())))
 }
 
 struct Streamed {
@@ -209,7 +210,7 @@ async fn the_next_brigd_has_the_window_under_the_same_numbers() {
     let kept = log.output().count(Stdout).bytes;
     assert!(kept >= before);
     let id = Id::parse("e1").unwrap();
-    let restored = Log::restore(id.clone(), id, Output::window(), files.kept()).unwrap();
+    let restored = Log::restore(id.clone(), id, Output::window(Clock::default()), files.kept()).unwrap();
     let again = Arc::new(restored);
     assert_eq!(again.output().count(Stdout).bytes, kept);
     let (now, then) = (again.progress(), log.progress());
