@@ -12,6 +12,7 @@ use crate::execution::ExecutionCommand;
 use crate::exit::Exit;
 use crate::failure::Failure;
 use crate::files::{GetOptions, LsOptions, PutOptions, WatchOptions};
+use crate::input::InputCommand;
 use crate::options::Format;
 use crate::output::screen::Screen;
 use crate::policy::PolicyCommand;
@@ -104,6 +105,8 @@ pub(crate) enum Command {
     Ls(LsOptions),
     Watch(WatchOptions),
     #[command(subcommand)]
+    Input(InputCommand),
+    #[command(subcommand)]
     Session(SessionCommand),
     #[command(subcommand)]
     Context(ContextCommand),
@@ -130,6 +133,7 @@ impl Command {
             Self::Get(options) => options.format.format(),
             Self::Ls(options) => options.format.format(),
             Self::Watch(options) => options.format.format(),
+            Self::Input(command) => command.format(),
             Self::Session(command) => command.format(),
             Self::Context(command) => command.format(),
             Self::Execution(command) => command.format(),

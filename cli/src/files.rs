@@ -4,7 +4,7 @@
 
 mod get;
 mod ls;
-mod progress;
+pub(crate) mod progress;
 mod put;
 mod watch;
 

@@ -18,7 +18,7 @@ use tonic::transport::Channel;
 
 pub(crate) use self::call::Call;
 use self::collect::Saved;
-use self::inputs::InputFile;
+use self::inputs::Input;
 use self::interrupts::Interrupts;
 pub(crate) use self::patience::Patience;
 use crate::connect;
@@ -32,7 +32,7 @@ pub(crate) enum Begin {
     /// A job in a session of its own.
     Run {
         spec: Box<ExecutionSpec>,
-        inputs: Arc<[InputFile]>,
+        inputs: Arc<[Input]>,
     },
     /// A job in a session that exists.
     Execute(Box<ExecuteRequest>),

@@ -12,6 +12,8 @@ mod failure;
 mod files;
 mod follow;
 mod identity;
+mod input;
+mod interact;
 mod options;
 mod output;
 mod policy;
@@ -48,6 +50,7 @@ fn main() -> ExitCode {
         Command::Get(options) => files::get(options, &mut screen),
         Command::Ls(options) => files::ls(options, &mut screen),
         Command::Watch(options) => files::watch(options, &mut screen),
+        Command::Input(command) => input::input(command, &mut screen),
         Command::Session(command) => session::session(command, &mut screen),
         Command::Context(command) => context::context(command, &mut screen),
         Command::Execution(command) => execution::execution(command, &mut screen),

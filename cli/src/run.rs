@@ -19,7 +19,7 @@ use self::work::Work;
 use crate::exit::Exit;
 use crate::failure::Failure;
 use crate::follow::collect::Collector;
-use crate::follow::inputs::InputFile;
+use crate::follow::inputs::Input;
 use crate::follow::interrupts::Interrupts;
 use crate::follow::{self, Begin, Call, Outcome, Patience};
 use crate::output::amount;
@@ -73,7 +73,7 @@ fn refuse(failure: &Failure, show: &mut dyn Show) -> Exit {
 /// What a job needs before a daemon is asked.
 struct Job {
     spec: ExecutionSpec,
-    inputs: Arc<[InputFile]>,
+    inputs: Arc<[Input]>,
     collector: Option<Collector>,
 }
 
@@ -111,12 +111,7 @@ fn refuse_new_sandbox(options: &RunOptions) -> Result<(), Failure> {
 fn prepare(options: &RunOptions) -> Result<Job, Failure> {
     let work = Work::from_options(options, io::stdin())?;
     let stdin = spec::read_stdin(options.job.stdin.as_deref(), io::stdin())?;
-    let inputs = options
-        .files
-        .input
-        .iter()
-        .map(|argument| InputFile::open(argument))
-        .collect::<Result<Vec<_>, _>>()?;
+    let inputs = Input::open_all(&options.files.input)?;
     let collector = options.files.out.as_deref().map(Collector::open).transpose();
     let collector = collector.map_err(|error| Failure::usage("out", error.to_string()))?;
     let spec = if options.place.is_kept() {

@@ -4,8 +4,10 @@ pub(crate) mod close;
 pub(crate) mod create;
 mod document;
 mod list;
+mod pause;
 mod show;
 mod update;
+mod watch;
 
 use brig_proto::v1::sessions_client::SessionsClient;
 use brig_proto::v1::{Session, SessionsGetRequest};
@@ -16,7 +18,9 @@ use self::close::CloseOptions;
 use self::create::CreateOptions;
 use self::document::SessionDocument;
 use self::list::ListOptions;
+use self::pause::{PauseOptions, ResumeOptions};
 use self::update::UpdateOptions;
+use self::watch::WatchOptions;
 use crate::connect;
 use crate::exit::Exit;
 use crate::failure::Failure;
@@ -33,6 +37,9 @@ pub(crate) enum SessionCommand {
     List(ListOptions),
     Show(ShowOptions),
     Update(UpdateOptions),
+    Pause(PauseOptions),
+    Resume(ResumeOptions),
+    Watch(WatchOptions),
     Close(CloseOptions),
 }
 
@@ -54,6 +61,9 @@ impl SessionCommand {
             Self::List(options) => options.format,
             Self::Show(options) => options.format,
             Self::Update(options) => options.format,
+            Self::Pause(options) => options.format,
+            Self::Resume(options) => options.format,
+            Self::Watch(options) => options.format,
             Self::Close(options) => options.format,
         };
         options.format()
@@ -69,6 +79,9 @@ pub(crate) fn session(command: &SessionCommand, screen: &mut Screen) -> Result<E
             SessionCommand::List(options) => list::list(options, format, screen).await,
             SessionCommand::Show(options) => show_one(options, format, screen).await,
             SessionCommand::Update(options) => update::update(options, format, screen).await,
+            SessionCommand::Pause(options) => pause::pause(options, format, screen).await,
+            SessionCommand::Resume(options) => pause::resume(options, format, screen).await,
+            SessionCommand::Watch(options) => watch::watch(options, format, screen).await,
             SessionCommand::Close(options) => close::close(options, format, screen).await,
         }
     })

@@ -21,6 +21,8 @@ pub struct Turned {
     pub origin: v1::Origin,
     /// As asked for.
     pub policy: String,
+    /// Hash of all that was sent, once that is known.
+    pub sha256: Option<[u8; 32]>,
 }
 
 /// Takes the principal of a call, which must have a role.
@@ -31,6 +33,14 @@ pub fn with_role<T>(request: &Request<T>, role: Role) -> Result<Arc<Principal>, 
     } else {
         Err(Problem::Role(role))
     }
+}
+
+/// Does something to its end, also when the caller goes away meanwhile.
+pub async fn to_its_end<T: Send + 'static>(
+    work: impl Future<Output = Result<T, Problem>> + Send + 'static,
+) -> Result<T, Problem> {
+    let ended = tokio::spawn(work).await;
+    ended.map_err(|error| Problem::Configuration(format!("a call broke off: {error}")))?
 }
 
 /// Records that something was asked for and not done.

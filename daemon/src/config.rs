@@ -9,7 +9,7 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 
 pub use brig_jailer::service::log::LogFormat;
-use brig_jailer::units::Span;
+use brig_jailer::units::{ByteSize, Span};
 use serde::{Deserialize, Serialize};
 
 use crate::options::{Options, StartError};
@@ -29,7 +29,7 @@ pub struct Config {
     pub socket_group: String,
     /// The socket of brig-jailer.
     pub jailer_socket: PathBuf,
-    /// Directory of the ledger and of the spool for artifacts.
+    /// Directory of the ledger, of the spool for artifacts and of input records.
     pub state: PathBuf,
     /// Directories of policies; a file in a later one replaces the one of the same name in an earlier one.
     pub policies: Vec<PathBuf>,
@@ -39,6 +39,8 @@ pub struct Config {
     pub log: LogFormat,
     /// How much may go on at one time.
     pub limits: Limits,
+    /// Files that clients keep here.
+    pub inputs: InputLimits,
     /// Who may ask for what; the first entry that fits a client counts.
     #[serde(rename = "client")]
     pub clients: Vec<Client>,
@@ -58,6 +60,30 @@ pub struct Limits {
     pub connections: usize,
     /// How long running one-shot executions may go on once the daemon is told to stop; 0 to 1 hour.
     pub drain: Span,
+}
+
+/// How much clients may keep as input records, and for how long.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct InputLimits {
+    /// The largest file; 1 to 1024G.
+    pub size: ByteSize,
+    /// Files of one tenant; 1 to 1,000,000.
+    pub tenant_files: usize,
+    /// Bytes of one tenant; at least `size`.
+    pub tenant_bytes: ByteSize,
+    /// Files of all tenants; 1 to 1,000,000.
+    pub files: usize,
+    /// Bytes of all tenants; at least `size`.
+    pub bytes: ByteSize,
+    /// Uploads at one time, half of them (rounded up) of one tenant; 1 to 1,000.
+    pub uploads: usize,
+    /// How long a file is kept whose upload doesn't say; up to `retention_max`.
+    pub retention: Span,
+    /// The longest that an upload may ask for; up to 90 days.
+    pub retention_max: Span,
+    /// Space that uploads leave free on the file system, for the ledger and the spool.
+    pub reserve: ByteSize,
 }
 
 /// A class of clients and what they are.
@@ -115,6 +141,7 @@ impl Default for Config {
             images: "/var/lib/brig/images".into(),
             log: LogFormat::Auto,
             limits: Limits::default(),
+            inputs: InputLimits::default(),
             clients: vec![
                 Client::uid(0),
                 Client::group("brig-admin", Role::ALL),
@@ -132,6 +159,22 @@ impl Default for Limits {
             sessions: 256,
             connections: 256,
             drain: Span::from_millis(30_000),
+        }
+    }
+}
+
+impl Default for InputLimits {
+    fn default() -> Self {
+        Self {
+            size: ByteSize::from_mib(1024),
+            tenant_files: 1000,
+            tenant_bytes: ByteSize::from_mib(16 * 1024),
+            files: 10_000,
+            bytes: ByteSize::from_mib(64 * 1024),
+            uploads: 16,
+            retention: Span::from_secs(24 * 3600),
+            retention_max: Span::from_secs(90 * 24 * 3600),
+            reserve: ByteSize::from_mib(256),
         }
     }
 }
@@ -205,6 +248,11 @@ impl Config {
     /// Where the bytes of artifacts lie until the client has them.
     pub fn spool(&self) -> PathBuf {
         self.state.join("spool")
+    }
+
+    /// Where input records and their files lie.
+    pub fn input_records(&self) -> PathBuf {
+        self.state.join("inputs")
     }
 
     fn read(file: &Path) -> Result<Self, StartError> {

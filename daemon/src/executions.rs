@@ -3,11 +3,12 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use brig_jailer::ids::Id;
 use brig_proto::sizes::MESSAGE_MAX;
 use brig_proto::v1;
 use brig_proto::v1::execution_spec::Work as SpecWork;
 use brig_proto::v1::executions_server::Executions;
-use brig_proto::v1::{ExecutionEvent, ExecutionSpec, Reason, RunRequest, run_request};
+use brig_proto::v1::{ExecutionEvent, ExecutionSpec, Reason, RunRequest, input_source, run_request};
 use prost::Message;
 use sha2::{Digest, Sha256};
 use tokio::sync::mpsc;
@@ -15,8 +16,9 @@ use tokio_stream::StreamExt;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::codegen::BoxStream;
 use tonic::{Request, Response, Status, Streaming};
+use tracing::error;
 
-use crate::calls::{Turned, record_limits, record_origin, record_refusal, with_role};
+use crate::calls::{Turned, record_limits, record_origin, record_refusal, to_its_end, with_role};
 use crate::config::Role;
 use crate::host::Host;
 use crate::ledger::{self, Accept, Body, Kind, LedgerError};
@@ -26,10 +28,12 @@ use crate::run::admit::{Content, Job, Work, admit, admit_in_context, admit_withi
 use crate::run::context::{self, Seat, Turn};
 use crate::run::execution::{Caller, Execution, StopCause, work_bytes};
 use crate::run::fields::Fields;
+use crate::run::inputs::hex;
 use crate::run::kept::{self, Session};
 use crate::run::log::Follower;
+use crate::run::past::{self, Known, Past};
 use crate::run::queue::Place;
-use crate::run::registry::{Entered, execution_taken};
+use crate::run::registry::{Entered, execution_taken, session_taken};
 use crate::run::{inputs, session};
 use crate::server::principal;
 use crate::status::{FieldProblem, Problem};
@@ -47,6 +51,27 @@ const SIGINT: i32 = 2;
 #[derive(Debug, Clone)]
 pub struct ExecutionsService(pub Arc<Host>);
 
+/// An execution that was begun, here or by the same request before, and its caller.
+#[derive(Debug)]
+struct Begun {
+    execution: Arc<Execution>,
+    caller: Caller,
+}
+
+/// What answers a request.
+#[derive(Debug)]
+enum Answer {
+    Present(Begun),
+    Past(Box<Past>),
+}
+
+impl Begun {
+    fn new(execution: Arc<Execution>) -> Self {
+        let caller = execution.called();
+        Self { execution, caller }
+    }
+}
+
 #[tonic::async_trait]
 impl Executions for ExecutionsService {
     type RunStream = BoxStream<ExecutionEvent>;
@@ -57,16 +82,18 @@ impl Executions for ExecutionsService {
         let principal = with_role(&request, Role::Runner)?;
         let mut stream = request.into_inner();
         let spec = first_message(&mut stream).await?;
-        let turned = turned(&spec);
-        let started = self.start(spec, &mut stream, &principal).await;
+        let mut turned = turned(&spec);
+        let started = self.start(spec, &mut stream, &principal, &mut turned).await;
         self.answer(started, &principal, turned).await
     }
 
     async fn execute(&self, request: Request<v1::ExecuteRequest>) -> Result<Response<Self::ExecuteStream>, Status> {
         let principal = with_role(&request, Role::Runner)?;
         let asked = request.into_inner();
-        let turned = turned(asked.spec.as_ref().unwrap_or(&ExecutionSpec::default()));
-        let started = self.start_within(asked, &principal).await;
+        let mut turned = turned(asked.spec.as_ref().unwrap_or(&ExecutionSpec::default()));
+        let sha256 = Sha256::digest(asked.encode_to_vec()).into();
+        turned.sha256 = Some(sha256);
+        let started = self.start_within(asked, sha256, &principal).await;
         self.answer(started, &principal, turned).await
     }
 
@@ -76,7 +103,14 @@ impl Executions for ExecutionsService {
     ) -> Result<Response<Self::AttachStream>, Status> {
         let principal = with_role(&request, Role::Runner)?;
         let asked = request.into_inner();
-        let execution = self.0.registry.get(&principal, "execution_id", &asked.execution_id)?;
+        let execution = match self.0.registry.get(&principal, "execution_id", &asked.execution_id) {
+            Ok(execution) => execution,
+            Err(problem) => {
+                let past = past::find(&self.0, &principal, &asked.execution_id).await?;
+                let past = past.ok_or(problem)?;
+                return Ok(Response::new(send_past(&past, asked.after_sequence)));
+            }
+        };
         let inline = execution.spec.want_artifacts() == v1::WantArtifacts::Inline;
         Ok(Response::new(send(
             execution.log.follow(asked.after_sequence, inline),
@@ -112,10 +146,15 @@ impl Executions for ExecutionsService {
         request: Request<v1::ExecutionsCancelRequest>,
     ) -> Result<Response<v1::ExecutionsCancelResponse>, Status> {
         let principal = with_role(&request, Role::Runner)?;
-        let execution = self
-            .0
-            .registry
-            .get(&principal, "execution_id", &request.into_inner().execution_id)?;
+        let id = request.into_inner().execution_id;
+        let execution = match self.0.registry.get(&principal, "execution_id", &id) {
+            Ok(execution) => execution,
+            Err(problem) => {
+                past::find(&self.0, &principal, &id).await?.ok_or(problem)?;
+                let state = v1::ExecutionState::Finished.into();
+                return Ok(Response::new(v1::ExecutionsCancelResponse { state }));
+            }
+        };
         let state = execution.log.progress().state.into();
         execution.stop.tell(StopCause::Cancel);
         execution.remember(&self.0.jailer).await;
@@ -128,16 +167,26 @@ impl Executions for ExecutionsService {
     ) -> Result<Response<v1::ExecutionsSignalResponse>, Status> {
         let principal = with_role(&request, Role::Runner)?;
         let asked = request.into_inner();
+        let (id, signal) = checked_signal(&asked)?;
+        let (tenant, call) = (&principal.tenant, "Executions.Signal");
+        let Some(turn) = self.0.repeats.begin(tenant, id, call, &asked).await? else {
+            return Ok(Response::new(v1::ExecutionsSignalResponse {}));
+        };
         let execution = self.0.registry.get(&principal, "execution_id", &asked.execution_id)?;
-        let signal = checked_signal(&asked)?;
         if execution.seat.is_some() {
             let message = "runs in a context, which lives on; Interrupt and Cancel are for it";
             return Err(wrong_field("execution_id", Reason::NotApplicable, message).into());
         }
         running(&execution)?;
-        execution.signal(asked.signal);
-        execution.remember(&self.0.jailer).await;
-        self.send_signal(&execution, signal).await?;
+        let service = self.clone();
+        to_its_end(async move {
+            execution.signal(asked.signal);
+            execution.remember(&service.0.jailer).await;
+            service.send_signal(&execution, signal, asked.group).await?;
+            turn.done();
+            Ok(())
+        })
+        .await?;
         Ok(Response::new(v1::ExecutionsSignalResponse {}))
     }
 
@@ -147,27 +196,63 @@ impl Executions for ExecutionsService {
     ) -> Result<Response<v1::ExecutionsInterruptResponse>, Status> {
         let principal = with_role(&request, Role::Runner)?;
         let asked = request.into_inner();
+        let mut fields = Fields::default();
+        let id = fields.id("request_id", &asked.request_id);
+        fields.done()?;
+        let (tenant, call) = (&principal.tenant, "Executions.Interrupt");
+        let Some(turn) = self.0.repeats.begin(tenant, id, call, &asked).await? else {
+            let state = v1::ExecutionState::Running.into();
+            return Ok(Response::new(v1::ExecutionsInterruptResponse { state }));
+        };
         let execution = self.0.registry.get(&principal, "execution_id", &asked.execution_id)?;
         if matches!(execution.spec.work, Some(SpecWork::Command(_))) {
             let message = "is a command, which Signal and Cancel are for; Interrupt is for code";
             return Err(wrong_field("execution_id", Reason::NotApplicable, message).into());
         }
         let state = running(&execution)?;
-        if execution.interrupt() {
-            execution.remember(&self.0.jailer).await;
-            tokio::spawn(Arc::clone(&execution).end_interrupted());
-        }
-        // In a context, whoever watches it tells the interpreter, by the name of the execution.
-        if execution.seat.is_none() {
-            self.send_signal(&execution, SIGINT).await?;
-        }
+        let service = self.clone();
+        to_its_end(async move {
+            if execution.interrupt() {
+                execution.remember(&service.0.jailer).await;
+                tokio::spawn(Arc::clone(&execution).end_interrupted());
+            }
+            // In a context, whoever watches it tells the interpreter, by the name of the execution.
+            if execution.seat.is_none() {
+                service.send_signal(&execution, SIGINT, false).await?;
+            }
+            turn.done();
+            Ok(())
+        })
+        .await?;
         Ok(Response::new(v1::ExecutionsInterruptResponse { state: state.into() }))
     }
 
+    async fn input(
+        &self,
+        request: Request<Streaming<v1::ExecutionsInputRequest>>,
+    ) -> Result<Response<v1::ExecutionsInputResponse>, Status> {
+        let principal = with_role(&request, Role::Runner)?;
+        input::input(&self.0, &principal, request.into_inner()).await
+    }
+
+    async fn close_input(
+        &self,
+        request: Request<v1::ExecutionsCloseInputRequest>,
+    ) -> Result<Response<v1::ExecutionsCloseInputResponse>, Status> {
+        let principal = with_role(&request, Role::Runner)?;
+        Ok(Response::new(input::close(&self.0, &principal, &request.into_inner())?))
+    }
+
+    async fn resize(
+        &self,
+        request: Request<v1::ExecutionsResizeRequest>,
+    ) -> Result<Response<v1::ExecutionsResizeResponse>, Status> {
+        let principal = with_role(&request, Role::Runner)?;
+        let answer = input::resize(&self.0, &principal, &request.into_inner()).await?;
+        Ok(Response::new(answer))
+    }
+
     unbuilt! {
-        input(Streaming<v1::ExecutionsInputRequest>) -> v1::ExecutionsInputResponse, "Executions.Input";
-        close_input(v1::ExecutionsCloseInputRequest) -> v1::ExecutionsCloseInputResponse, "Executions.CloseInput";
-        resize(v1::ExecutionsResizeRequest) -> v1::ExecutionsResizeResponse, "Executions.Resize";
         approve(v1::ExecutionsApproveRequest) -> v1::ExecutionsApproveResponse, "Executions.Approve";
         reject(v1::ExecutionsRejectRequest) -> v1::ExecutionsRejectResponse, "Executions.Reject";
     }
@@ -180,18 +265,23 @@ impl ExecutionsService {
         mut spec: ExecutionSpec,
         stream: &mut Streaming<RunRequest>,
         principal: &Arc<Principal>,
-    ) -> Result<(Arc<Execution>, bool), Problem> {
+        turned: &mut Turned,
+    ) -> Result<Begun, Problem> {
         let host = &self.0;
+        // What the caller sent, before parts of it are taken out.
+        let sent: [u8; 32] = Sha256::digest(spec.encode_to_vec()).into();
+        if !spec.inputs.iter().any(is_streamed) {
+            turned.sha256 = Some(sent);
+        }
         if host.draining.is_cancelled() {
             return Err(Problem::Draining);
         }
         host.pumps.check()?;
-        // What the caller sent, before parts of it are taken out.
-        let sent = Sha256::digest(spec.encode_to_vec());
         let mut job = admit(&mut spec, &host.store)?;
+        inputs::resolve(&mut job, host, principal).await?;
         inputs::take(&mut job, &host.spool, stream).await?;
-        let digest = digest(&sent, &job);
-        let execution = Execution::new(&job, spec, digest, Arc::clone(principal), None);
+        let sha256 = *turned.sha256.get_or_insert_with(|| digest(&sent, &job));
+        let execution = Execution::new(&job, spec, sha256, Arc::clone(principal), None);
         self.enter(Arc::new(execution), job).await
     }
 
@@ -199,13 +289,13 @@ impl ExecutionsService {
     async fn start_within(
         &self,
         asked: v1::ExecuteRequest,
+        sha256: [u8; 32],
         principal: &Arc<Principal>,
-    ) -> Result<(Arc<Execution>, bool), Problem> {
+    ) -> Result<Begun, Problem> {
         let host = &self.0;
         if host.draining.is_cancelled() {
             return Err(Problem::Draining);
         }
-        let sent = Sha256::digest(asked.encode_to_vec());
         let session = host.registry.session(principal, &asked.session_id)?;
         let context = match asked.context_id.as_str() {
             "" => None,
@@ -218,24 +308,35 @@ impl ExecutionsService {
             None => admit_within(&mut spec, &session)?,
             Some(context) => admit_in_context(&mut spec, &session, context.language)?,
         };
+        inputs::resolve(&mut job, host, principal).await?;
         inputs::take(&mut job, &host.spool, &mut tokio_stream::empty()).await?;
-        let digest = digest(&sent, &job);
-        let mut execution = Execution::new(&job, spec, digest, Arc::clone(principal), Some(session));
+        let mut execution = Execution::new(&job, spec, sha256, Arc::clone(principal), Some(session));
         execution.seat = context.as_deref().map(Seat::new);
         self.enter(Arc::new(execution), job).await
     }
 
-    async fn enter(&self, execution: Arc<Execution>, job: Job) -> Result<(Arc<Execution>, bool), Problem> {
-        let inline = job.want_inline;
-        match self.0.registry.enter(&execution)? {
-            Entered::Known(known) => Ok((known, inline)),
-            Entered::New => {
-                self.accept(&execution, job)
-                    .await
-                    .inspect_err(|_| self.0.registry.withdraw(&execution))?;
-                Ok((execution, inline))
+    /// Accepts an execution, or finds the one that its request made before. A caller that goes away meanwhile leaves
+    /// no half of it: it is accepted, and then has no caller.
+    async fn enter(&self, execution: Arc<Execution>, job: Job) -> Result<Begun, Problem> {
+        let service = self.clone();
+        to_its_end(async move {
+            loop {
+                match service.0.registry.enter(&execution)? {
+                    Entered::Known(known) if known.is_admitted().await => return Ok(Begun::new(known)),
+                    // It was refused: this one may be luckier.
+                    Entered::Known(_) => {}
+                    Entered::New => break,
+                }
             }
-        }
+            let begun = Begun::new(Arc::clone(&execution));
+            let accepted = service.accept(&execution, job).await;
+            if accepted.is_err() {
+                service.0.registry.withdraw(&execution);
+            }
+            execution.admit(accepted.is_ok());
+            accepted.map(|()| begun)
+        })
+        .await
     }
 
     /// Takes a place, records the execution, and hands it to its task.
@@ -252,7 +353,8 @@ impl ExecutionsService {
             .accept(accept_record(execution, &job))
             .await
             .map_err(|error| match error {
-                LedgerError::Exists(id) => execution_taken(&id),
+                LedgerError::Exists(id) if id == execution.id => execution_taken(&id),
+                LedgerError::Exists(id) => session_taken(&id),
                 error => Problem::Ledger(error),
             })?;
         let execution = Arc::clone(execution);
@@ -273,35 +375,66 @@ impl ExecutionsService {
         Ok(())
     }
 
-    /// Gives the events of what was started, or records why nothing was.
+    /// Gives the events of what was started or had been started before, or records why nothing was.
     async fn answer(
         &self,
-        started: Result<(Arc<Execution>, bool), Problem>,
+        started: Result<Begun, Problem>,
         principal: &Principal,
         turned: Turned,
     ) -> Result<Response<BoxStream<ExecutionEvent>>, Status> {
-        match started {
-            Ok((execution, inline)) => {
-                let caller = execution.called();
-                let mut response = Response::new(send(execution.log.follow(0, inline), Some(caller)));
-                if let Ok(id) = execution.id.as_str().parse() {
-                    response.metadata_mut().insert("brig-execution-id", id);
-                }
-                Ok(response)
+        let (id, events) = match self.or_before(started, principal, &turned).await {
+            Ok(Answer::Present(begun)) => {
+                let execution = &begun.execution;
+                let inline = execution.spec.want_artifacts() == v1::WantArtifacts::Inline;
+                let events = send(execution.log.follow(0, inline), Some(begun.caller));
+                (execution.id.clone(), events)
             }
+            Ok(Answer::Past(past)) => (past.id().clone(), send_past(&past, 0)),
             Err(problem) => {
                 record_refusal(&self.0.ledger, &problem, principal, turned).await;
-                Err(problem.into())
+                return Err(problem.into());
             }
+        };
+        let mut response = Response::new(events);
+        if let Ok(id) = id.as_str().parse() {
+            response.metadata_mut().insert("brig-execution-id", id);
+        }
+        Ok(response)
+    }
+
+    /// What was refused may have been done before, and for that very reason be refused now.
+    async fn or_before(
+        &self,
+        started: Result<Begun, Problem>,
+        principal: &Principal,
+        turned: &Turned,
+    ) -> Result<Answer, Problem> {
+        let problem = match started {
+            Ok(begun) => return Ok(Answer::Present(begun)),
+            Err(problem) => problem,
+        };
+        let Some(sha256) = turned.sha256 else {
+            return Err(problem);
+        };
+        match past::repeated(&self.0, principal, &turned.request, sha256).await {
+            Ok(Some(Known::Present(execution))) => Ok(Answer::Present(Begun::new(execution))),
+            Ok(Some(Known::Past(past))) => Ok(Answer::Past(past)),
+            Ok(None) => Err(problem),
+            // What was wrong before that is still true.
+            Err(Problem::Ledger(error)) => {
+                error!(%error, "ledger not asked for the request");
+                Err(problem)
+            }
+            Err(reused) => Err(reused),
         }
     }
 
-    async fn send_signal(&self, execution: &Execution, signal: i32) -> Result<(), Problem> {
+    async fn send_signal(&self, execution: &Execution, signal: i32, group: bool) -> Result<(), Problem> {
         let request = brig_jailer::api::Request::Signal {
             session: execution.session.clone(),
             execution: execution.id.clone(),
             signal,
-            group: false,
+            group,
         };
         Ok(self.0.jailer.ask(request).await?)
     }
@@ -323,6 +456,7 @@ fn turned(spec: &ExecutionSpec) -> Turned {
         request: spec.request_id.clone(),
         origin: spec.origin.clone().unwrap_or_default(),
         policy: spec.policy.clone(),
+        sha256: None,
     }
 }
 
@@ -337,15 +471,15 @@ fn running(execution: &Execution) -> Result<v1::ExecutionState, Problem> {
     Err(Problem::NotRunning(execution.id.to_string(), why))
 }
 
-fn checked_signal(asked: &v1::ExecutionsSignalRequest) -> Result<i32, Problem> {
+fn checked_signal(asked: &v1::ExecutionsSignalRequest) -> Result<(Option<Id>, i32), Problem> {
     let mut fields = Fields::default();
-    fields.id("request_id", &asked.request_id);
+    let id = fields.id("request_id", &asked.request_id);
     if !(1..=64).contains(&asked.signal) {
         let message = format!("{} is no signal: 1 to 64 are", asked.signal);
         fields.wrong("signal", Reason::InvalidValue, message);
     }
     fields.done()?;
-    Ok(i32::try_from(asked.signal).unwrap_or_default())
+    Ok((id, i32::try_from(asked.signal).unwrap_or_default()))
 }
 
 fn wrong_field(field: &str, reason: Reason, message: &str) -> Problem {
@@ -388,7 +522,13 @@ fn send(mut follower: Follower, caller: Option<Caller>) -> BoxStream<ExecutionEv
     Box::pin(ReceiverStream::new(receiver))
 }
 
-/// What makes a request the same as another: all that was sent, inputs included.
+/// Gives what is left of an execution.
+fn send_past(past: &Past, after_sequence: u64) -> BoxStream<ExecutionEvent> {
+    let events = past.events(after_sequence).into_iter().map(Ok);
+    Box::pin(tokio_stream::iter(events))
+}
+
+/// What makes a request the same as another: all that was sent, inputs that came by the stream included.
 fn digest(sent: &[u8], job: &Job) -> [u8; 32] {
     let mut hash = Sha256::new();
     hash.update(sent);
@@ -398,6 +538,10 @@ fn digest(sent: &[u8], job: &Job) -> [u8; 32] {
         }
     }
     hash.finalize().into()
+}
+
+fn is_streamed(input: &v1::InputSource) -> bool {
+    matches!(input.source, Some(input_source::Source::Streamed(_)))
 }
 
 fn accept_record(execution: &Execution, job: &Job) -> Accept {
@@ -414,7 +558,9 @@ fn accept_record(execution: &Execution, job: &Job) -> Accept {
     Accept {
         execution: execution.id.clone(),
         request: execution.request.as_ref().map(ToString::to_string),
+        request_sha256: Some(hex(&execution.digest)),
         session: execution.session.clone(),
+        kept: execution.kept.is_some(),
         tenant: execution.principal.tenant.clone(),
         user: execution.principal.user.clone(),
         origin: record_origin(execution.spec.origin.clone().unwrap_or_default()),
@@ -477,5 +623,6 @@ fn matches(execution: &Execution, asked: &v1::ExecutionsListRequest) -> bool {
         && fits(&wanted.request, &has.request)
 }
 
+mod input;
 #[cfg(test)]
 mod tests;

@@ -22,6 +22,7 @@ use tokio::net::UnixStream;
 use tokio::time::{Instant, timeout_at};
 
 use crate::artifacts::{SpoolError, Spooled, Stored};
+use crate::inputs::Opened;
 
 pub use channel::Channel;
 
@@ -37,6 +38,13 @@ pub struct Files {
     stream: Option<UnixStream>,
     /// Whether that was the helper's fault, and not that of who stopped talking to it.
     failed: bool,
+}
+
+/// A file of ours that is put in.
+#[derive(Debug, Clone, Copy)]
+pub enum Source<'s> {
+    Spool(&'s Stored),
+    Record(&'s Opened),
 }
 
 /// What a collection found.
@@ -65,6 +73,34 @@ pub enum FilesError {
     /// A file on the side of brigd could not be read or written.
     #[error("{0}")]
     Spool(#[from] SpoolError),
+    /// The same of an input record.
+    #[error("input record: {0}")]
+    Record(io::Error),
+}
+
+impl Source<'_> {
+    /// Size in bytes.
+    pub fn size(self) -> u64 {
+        match self {
+            Self::Spool(stored) => stored.size(),
+            Self::Record(opened) => opened.size(),
+        }
+    }
+
+    /// SHA-256 of the bytes when they were stored.
+    pub fn sha256(self) -> [u8; 32] {
+        match self {
+            Self::Spool(stored) => stored.sha256(),
+            Self::Record(opened) => opened.sha256(),
+        }
+    }
+
+    async fn read(self, offset: u64) -> Result<Vec<u8>, FilesError> {
+        match self {
+            Self::Spool(stored) => Ok(stored.read(offset).await?),
+            Self::Record(opened) => opened.read(offset).await.map_err(FilesError::Record),
+        }
+    }
 }
 
 impl From<WireError> for FilesError {
@@ -109,7 +145,7 @@ impl Files {
     }
 
     /// Writes a file of the session from a file of ours.
-    pub async fn put(&mut self, put: Put, source: &Stored) -> Result<Sum, FilesError> {
+    pub async fn put(&mut self, put: Put, source: Source<'_>) -> Result<Sum, FilesError> {
         let deadline = deadline(put.size);
         self.exchange(deadline, async |stream| {
             write(stream, &Request::Put(put)).await?;
@@ -234,7 +270,7 @@ impl Files {
         match result {
             Ok(_) | Err(FilesError::Refused(_)) => self.stream = Some(stream),
             Err(FilesError::Silent | FilesError::Gone | FilesError::Protocol(_)) => self.failed = true,
-            Err(FilesError::Spool(_)) => {}
+            Err(FilesError::Spool(_) | FilesError::Record(_)) => {}
         }
         result
     }
@@ -248,7 +284,7 @@ fn walk_deadline(time_ms: u32) -> Instant {
     Instant::now() + BASE + Duration::from_millis(time_ms.into())
 }
 
-async fn send_bytes(stream: &mut UnixStream, source: &Stored) -> Result<(), FilesError> {
+async fn send_bytes(stream: &mut UnixStream, source: Source<'_>) -> Result<(), FilesError> {
     let mut offset = 0;
     while offset < source.size() {
         let bytes = source.read(offset).await?;
@@ -376,7 +412,7 @@ mod tests {
         let (mut files, helper) = scripted(vec![Response::Stored(sum)], 3);
         assert_eq!(
             files
-                .put(put(3), &spooled(b"abc").await.finish().unwrap())
+                .put(put(3), Source::Spool(&spooled(b"abc").await.finish().unwrap()))
                 .await
                 .unwrap(),
             sum

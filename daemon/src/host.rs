@@ -13,10 +13,12 @@ use tonic::{Request, Response, Status};
 use crate::artifacts::Spool;
 use crate::clients::Clients;
 use crate::config::{Config, Role};
+use crate::inputs::Inputs;
 use crate::jailer::Jailer;
 use crate::ledger::Ledger;
 use crate::principal::Principal;
 use crate::reload::Prepared;
+use crate::repeats::Repeats;
 use crate::run::pump::Pumps;
 use crate::run::queue::Queue;
 use crate::run::registry::Registry;
@@ -32,10 +34,18 @@ const FEATURES: &[&str] = &[
     "artifacts.inline",
     "request_id",
     "sessions",
+    "sessions.pause",
+    "sessions.usage",
+    "sessions.watch",
     "execute",
     "files",
+    "inputs",
     "interrupt",
     "signal",
+    "signal.group",
+    "input",
+    "terminal",
+    "output.stream",
     "contexts",
 ];
 
@@ -47,6 +57,7 @@ pub struct Host {
     pub jailer: Jailer,
     pub ledger: Ledger,
     pub spool: Spool,
+    pub inputs: Inputs,
     pub store: Store,
     pub queue: Arc<Queue>,
     /// Who is connected, and as whom.
@@ -54,6 +65,7 @@ pub struct Host {
     /// Connections that there may be.
     pub connections: Arc<Slots>,
     pub registry: Registry,
+    pub repeats: Repeats,
     pub pumps: Arc<Pumps>,
     /// Places of kept sessions.
     pub session_places: Arc<Slots>,
@@ -82,6 +94,7 @@ impl Host {
         } = prepared;
         self.store.replace(policies, templates);
         self.queue.resize(&config.limits);
+        self.inputs.resize(config.inputs);
         self.session_places.resize(config.limits.sessions);
         self.connections.resize(config.limits.connections);
         self.clients.replace(config.clients.clone());

@@ -15,7 +15,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use brig_jailer::api::{self, Event, HostReport, Input, Make, Request, Spawn, VERSION};
+use brig_jailer::api::{self, Event, HostReport, Input, Make, Request, SessionUsage, Spawn, VERSION};
 use brig_jailer::ids::Id;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 use tokio::sync::{mpsc, oneshot};
@@ -159,6 +159,16 @@ impl Jailer {
     /// Asks what the host can enforce.
     pub async fn host(&self) -> Result<HostReport, JailerError> {
         self.answered(Command::Host).await
+    }
+
+    /// Asks for a sign of life.
+    pub async fn ping(&self) -> Result<(), JailerError> {
+        self.answered(Command::Ping).await
+    }
+
+    /// Asks what a session uses; none where there is no such session any more.
+    pub async fn usage(&self, session: Id) -> Result<Option<SessionUsage>, JailerError> {
+        self.answered(|answer| Command::Usage(session, answer)).await
     }
 
     /// Has policies read again; gives the first error, and then everything is as it was.

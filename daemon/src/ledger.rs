@@ -16,20 +16,25 @@ mod database;
 mod entry;
 mod read;
 mod record;
+mod requests;
 mod schema;
 mod writer;
 
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use tokio::sync::{mpsc, oneshot};
 
 use brig_jailer::ids::Id;
 
 pub use record::{
-    Accept, Artifact, Body, Finish, Input, Kind, Limits, OpenEnds, Origin, Record, Refused, SessionClosed,
-    SessionOpened, Usage, Work,
+    Accept, Artifact, Body, Finish, Input, Kind, Limits, Made, OpenEnds, Origin, Record, Refused, Requested,
+    SessionClosed, SessionOpened, Usage, Work,
 };
-use writer::{Request, Writer};
+use writer::{Look, Request, Writer};
+
+/// How long a request is remembered from its acceptance on, and a result from the end on.
+pub const REMEMBERED: Duration = Duration::from_secs(24 * 60 * 60);
 
 /// Requests that may wait for the writer; more make callers wait.
 const QUEUE: usize = 256;
@@ -63,6 +68,9 @@ pub enum LedgerError {
     /// The id was used before.
     #[error("{0}: the ledger has it already")]
     Exists(Id),
+    /// The same request came before, with this payload or another.
+    #[error("the request came before")]
+    Repeated(Requested),
     /// An end without a beginning, or a second one.
     #[error("{0}: not begun, or ended already")]
     NotRunning(Id),
@@ -154,12 +162,27 @@ impl Ledger {
 
     /// Looks an execution up.
     pub async fn get(&self, execution: &Id) -> Result<Option<Record>, LedgerError> {
-        self.ask(|answer| Request::Get(execution.clone(), answer)).await
+        self.look(|answer| Look::Get(execution.clone(), answer)).await
+    }
+
+    /// What a request of a tenant made, if it came within [`REMEMBERED`].
+    pub async fn requested(&self, tenant: &str, request: &Id) -> Result<Option<Requested>, LedgerError> {
+        self.look(|answer| Look::Requested(tenant.to_owned(), request.to_string(), answer))
+            .await
+    }
+
+    /// The artifacts of a session, those of the newest executions first, at most so many.
+    pub async fn artifacts(&self, session: &Id, most: usize) -> Result<Vec<Artifact>, LedgerError> {
+        self.look(|answer| Look::Artifacts(session.clone(), most, answer)).await
     }
 
     /// Waits until all that was asked before is done, and ends the writer. Other handles get `Closed` from then on.
     pub async fn close(self) -> Result<(), LedgerError> {
         self.ask(Request::Close).await
+    }
+
+    async fn look<T>(&self, look: impl FnOnce(Answer<T>) -> Look) -> Result<T, LedgerError> {
+        self.ask(|answer| Request::Look(look(answer))).await
     }
 
     async fn ask<T>(&self, request: impl FnOnce(Answer<T>) -> Request) -> Result<T, LedgerError> {

@@ -8,7 +8,8 @@
 //! Bytes of the guest come by those descriptors only. Output is read as fast as it comes and kept up to a cap
 //! ([`output`]); files are copied into the [`artifacts`] spool before anything looks at them; frames of the kernel are
 //! claims. Clients follow the log of an execution at their own pace, so that no client and no guest can hold up
-//! another. What was asked for and what came of it is in the [`ledger`] before the client hears of it.
+//! another. What was asked for and what came of it is in the [`ledger`] before the client hears of it. Files that
+//! clients keep for many sessions are [`inputs`].
 //!
 //! The process starts in [`daemon`]: a private jailer first, then root is given up ([`privileges`]), then threads. The
 //! service manager is told how it is ([`report`], [`watchdog`]) and can have it read its configuration again ([`reload`]).
@@ -23,6 +24,7 @@ pub mod daemon;
 pub mod executions;
 pub mod files;
 pub mod host;
+pub mod inputs;
 pub mod jailer;
 pub mod kernel;
 pub mod ledger;
@@ -34,6 +36,7 @@ pub mod pages;
 pub mod principal;
 pub mod privileges;
 pub mod reload;
+pub mod repeats;
 pub mod report;
 pub mod run;
 pub mod server;

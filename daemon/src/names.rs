@@ -129,6 +129,11 @@ pub fn input_names(field: &str, names: &[&str]) -> Result<Vec<String>, NameError
     Ok(names.collect())
 }
 
+/// Checks a name that an input shall have one day.
+pub fn check_input_name(field: &str, name: &str) -> Result<(), NameError> {
+    forbidden(name).map_or(Ok(()), |problem| Err(refusal(field, name, problem)))
+}
+
 /// What is refused in both kinds of names.
 fn forbidden(path: &str) -> Option<Problem> {
     if path.is_empty() {

@@ -4,12 +4,14 @@
 //! [`execution::Execution`] is entered in the [`registry`] and the [`queue`] and recorded, and from then on belongs to
 //! one task, [`life::live`], which [`start`]s jail and program, [`watch`]es it (a thread, the [`pump`], moves what it
 //! reads and writes, and [`listen`]s to the Python kernel), [`collect`]s what it left, decides how it ended ([`finish`])
-//! and puts the result together ([`report`]). Clients never touch that task: they follow the [`log`].
+//! and puts the result together ([`report`]). Clients never touch that task: they follow the [`log`], and hear of what is
+//! forgotten from the ledger ([`past`]).
 //!
 //! The jail is made for the execution and closed behind it ([`session`]), or is that of a session that is [`kept`]. In
 //! such a one, code can run in an interpreter that stays, a [`context`].
 
 pub mod admit;
+pub mod clock;
 pub mod collect;
 pub mod context;
 pub mod execution;
@@ -22,13 +24,17 @@ pub mod kept;
 pub mod life;
 pub mod listen;
 pub mod log;
+pub mod past;
 pub mod pump;
 pub mod queue;
 pub mod registry;
 pub mod report;
 pub mod session;
 pub mod start;
+pub mod stdin;
 pub mod store;
+pub mod terminal;
+pub mod waker;
 pub mod watch;
 
 #[cfg(test)]

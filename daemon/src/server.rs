@@ -22,11 +22,13 @@ use crate::config::Config;
 use crate::contexts::ContextsService;
 use crate::executions::ExecutionsService;
 use crate::host::{Host, HostService};
+use crate::inputs::{Inputs, InputsService};
 use crate::jailer::Jailer;
 use crate::ledger::Ledger;
 use crate::listener::connections;
 use crate::options::StartError;
 use crate::principal::Principal;
+use crate::repeats::Repeats;
 use crate::run::execution::StopCause;
 use crate::run::log::Held;
 use crate::run::queue::Queue;
@@ -83,9 +85,13 @@ pub fn open(config: &Config, jailer: Jailer) -> Result<Arc<Host>, StartError> {
         ))
     })?;
     let files = (descriptors() / 2).max(1);
+    let ledger = Ledger::open(&config.ledger()).map_err(|error| wrong(&error))?;
+    // Behind the ledger, whose lock says that the folder is ours.
+    let inputs = Inputs::open(&config.input_records(), config.inputs).map_err(|error| wrong(&error))?;
     Ok(Arc::new(Host {
         jailer,
-        ledger: Ledger::open(&config.ledger()).map_err(|error| wrong(&error))?,
+        ledger,
+        inputs,
         spool: Spool::new(&spool, SPOOL_BYTES, files),
         store,
         queue: Queue::new(&config.limits),
@@ -93,6 +99,7 @@ pub fn open(config: &Config, jailer: Jailer) -> Result<Arc<Host>, StartError> {
         connections: Slots::new(config.limits.connections),
         config: RwLock::new(Arc::new(config.clone())),
         // Where there are few descriptors, what is kept leaves half of the spool to what runs.
+        repeats: Repeats::default(),
         registry: Registry::new(Held {
             files: KEPT_HELD.files.min(files / 2),
             ..KEPT_HELD
@@ -130,6 +137,7 @@ pub async fn run(
     let incoming = connections(listener, Arc::clone(&host), stop.clone());
     let (routes, health) = router(&host).await?;
     let serving = tokio::spawn(routes.serve_with_incoming_shutdown(incoming, stop.clone().cancelled_owned()));
+    let sweeping = tokio::spawn(host.inputs.clone().sweep());
     info!(socket = %host.config().socket.display(), "daemon serving");
     let jailer_gone = tokio::select! {
         () = shutdown.cancelled() => false,
@@ -144,7 +152,9 @@ pub async fn run(
         // A jailer that is gone has ended them.
         Ending::HandOver | Ending::CloseSessions => close_sessions(&host).await,
     }
+    host.registry.watchers.end();
     stop.cancel();
+    sweeping.abort();
     say_goodbye(serving).await;
     if let Err(error) = host.ledger.clone().close().await {
         error!(%error, "ledger close failed");
@@ -275,7 +285,7 @@ async fn router(host: &Arc<Host>) -> Result<(Router, HealthReporter), StartError
             contexts_server::ContextsServer,
             ContextsService(Arc::clone(host))
         ))
-        .add_service(service!(inputs_server::InputsServer, Unbuilt))
+        .add_service(service!(inputs_server::InputsServer, InputsService(Arc::clone(host))))
         .add_service(service!(files_server::FilesServer, FilesService(Arc::clone(host))))
         .add_service(service!(artifacts_server::ArtifactsServer, Unbuilt))
         .add_service(service!(packages_server::PackagesServer, Unbuilt))

@@ -1,4 +1,8 @@
-//! The service Sessions, as far as it is built: Create, Get, List, Update, Close.
+//! The service Sessions, as far as it is built: all but Fork.
+
+mod pause;
+mod usage;
+mod watch;
 
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
@@ -6,17 +10,22 @@ use std::time::{Duration, SystemTime};
 use brig_proto::v1;
 use brig_proto::v1::sessions_server::Sessions;
 use brig_proto::v1::{SessionCloseReason, SessionState};
+use prost::Message;
+use sha2::{Digest, Sha256};
 use tonic::codegen::BoxStream;
 use tonic::{Request, Response, Status};
+use tracing::error;
 
-use crate::calls::{Turned, record_origin, record_refusal, with_role};
+use crate::calls::{Turned, record_origin, record_refusal, to_its_end, with_role};
 use crate::config::Role;
 use crate::host::Host;
 use crate::ledger::{LedgerError, SessionOpened};
 use crate::pages::{self, page};
 use crate::principal::Principal;
 use crate::run::fields::Fields;
+use crate::run::inputs::hex;
 use crate::run::kept::{self, Session, life};
+use crate::run::past;
 use crate::run::registry::{Entered, session_taken};
 use crate::server::principal;
 use crate::status::Problem;
@@ -39,12 +48,15 @@ impl Sessions for SessionsService {
     ) -> Result<Response<v1::SessionsCreateResponse>, Status> {
         let principal = with_role(&request, Role::Runner)?;
         let asked = request.into_inner();
+        let sha256 = Sha256::digest(asked.encode_to_vec()).into();
         let turned = Turned {
             request: asked.request_id.clone(),
             origin: asked.origin.clone().unwrap_or_default(),
             policy: asked.policy.clone(),
+            sha256: Some(sha256),
         };
-        let session = match self.start(asked, &principal).await {
+        let started = self.start(asked, sha256, &principal).await;
+        let session = match self.or_before(started, &principal, &turned.request, sha256).await {
             Ok(session) => session,
             Err(problem) => {
                 record_refusal(&self.0.ledger, &problem, &principal, turned).await;
@@ -61,9 +73,16 @@ impl Sessions for SessionsService {
     async fn get(&self, request: Request<v1::SessionsGetRequest>) -> Result<Response<v1::SessionsGetResponse>, Status> {
         let principal = principal(&request);
         let session = self.0.registry.session(&principal, &request.into_inner().session_id)?;
-        Ok(Response::new(v1::SessionsGetResponse {
-            session: Some(session.show()),
-        }))
+        let usage = if session.is_up() {
+            usage::usage(&self.0.jailer, &session).await
+        } else {
+            None
+        };
+        let shown = v1::Session {
+            usage,
+            ..session.show()
+        };
+        Ok(Response::new(v1::SessionsGetResponse { session: Some(shown) }))
     }
 
     async fn list(
@@ -85,15 +104,51 @@ impl Sessions for SessionsService {
         let principal = with_role(&request, Role::Runner)?;
         let asked = request.into_inner();
         let session = self.0.registry.session(&principal, &asked.session_id)?;
-        let settings = kept::admit::admit_update(&asked, &session)?;
-        if !session.is_up() {
-            return Err(session.closed_problem().into());
+        let (id, settings) = kept::admit::admit_update(&asked, &session)?;
+        let (tenant, call) = (&principal.tenant, "Sessions.Update");
+        if let Some(turn) = self.0.repeats.begin(tenant, id, call, &asked).await? {
+            if !session.is_up() {
+                return Err(session.closed_problem().into());
+            }
+            session.set(settings);
+            turn.done();
         }
-        session.set(settings);
         session.remember(&self.0.jailer).await;
         Ok(Response::new(v1::SessionsUpdateResponse {
             session: Some(session.show()),
         }))
+    }
+
+    async fn pause(
+        &self,
+        request: Request<v1::SessionsPauseRequest>,
+    ) -> Result<Response<v1::SessionsPauseResponse>, Status> {
+        let principal = with_role(&request, Role::Runner)?;
+        let asked = request.into_inner();
+        let session = self.0.registry.session(&principal, &asked.session_id)?;
+        pause::pause(&self.0, &session, &asked.request_id, &asked, true).await?;
+        Ok(Response::new(v1::SessionsPauseResponse {
+            session: Some(session.show()),
+        }))
+    }
+
+    async fn resume(
+        &self,
+        request: Request<v1::SessionsResumeRequest>,
+    ) -> Result<Response<v1::SessionsResumeResponse>, Status> {
+        let principal = with_role(&request, Role::Runner)?;
+        let asked = request.into_inner();
+        let session = self.0.registry.session(&principal, &asked.session_id)?;
+        pause::pause(&self.0, &session, &asked.request_id, &asked, false).await?;
+        Ok(Response::new(v1::SessionsResumeResponse {
+            session: Some(session.show()),
+        }))
+    }
+
+    async fn watch(&self, request: Request<v1::SessionsWatchRequest>) -> Result<Response<Self::WatchStream>, Status> {
+        let principal = principal(&request);
+        let stream = watch::watch(&self.0, &principal, request.into_inner())?;
+        Ok(Response::new(stream))
     }
 
     async fn close(
@@ -119,33 +174,67 @@ impl Sessions for SessionsService {
     }
 
     unbuilt! {
-        pause(v1::SessionsPauseRequest) -> v1::SessionsPauseResponse, "Sessions.Pause";
-        resume(v1::SessionsResumeRequest) -> v1::SessionsResumeResponse, "Sessions.Resume";
         fork(v1::SessionsForkRequest) -> v1::SessionsForkResponse, "Sessions.Fork";
-        watch(v1::SessionsWatchRequest) -> Self::WatchStream, "Sessions.Watch";
     }
 }
 
 impl SessionsService {
-    /// Has a session made, or finds the one that the same request made before.
+    /// Has a session made, or finds the one that the same request made before. A caller that goes away meanwhile leaves
+    /// no half of it.
     async fn start(
         &self,
         asked: v1::SessionsCreateRequest,
+        sha256: [u8; 32],
         principal: &Arc<Principal>,
     ) -> Result<Arc<Session>, Problem> {
         let host = &self.0;
         if host.draining.is_cancelled() {
             return Err(Problem::Draining);
         }
-        let (session, inbox) = kept::admit::admit(asked, &host.store, principal)?;
+        let (session, inbox) = kept::admit::admit(asked, sha256, &host.store, principal)?;
         let session = Arc::new(session);
         if let Entered::Known(known) = host.registry.enter_session(&session)? {
             return Ok(known);
         }
-        self.accept(&session, inbox)
-            .await
-            .inspect_err(|_| host.registry.withdraw_session(&session))?;
-        Ok(session)
+        let service = self.clone();
+        to_its_end(async move {
+            let accepted = service.accept(&session, inbox).await;
+            if let Err(problem) = &accepted {
+                service.0.registry.withdraw_session(&session);
+                // Whoever found it meanwhile hears the same.
+                session.refuse(problem.status());
+                session.end(SessionCloseReason::Failed);
+            }
+            accepted.map(|()| session)
+        })
+        .await
+    }
+
+    /// What was refused may have been made before, and for that very reason be refused now.
+    async fn or_before(
+        &self,
+        started: Result<Arc<Session>, Problem>,
+        principal: &Principal,
+        request: &str,
+        sha256: [u8; 32],
+    ) -> Result<Arc<Session>, Problem> {
+        let problem = match started {
+            Ok(session) => return Ok(session),
+            Err(problem) => problem,
+        };
+        match past::repeated_session(&self.0, principal, request, sha256).await {
+            Ok(Some(id)) => {
+                let known = self.0.registry.session(principal, id.as_str());
+                known.map_err(|_forgotten| Problem::SessionClosed(id.to_string()))
+            }
+            Ok(None) => Err(problem),
+            // What was wrong before that is still true.
+            Err(Problem::Ledger(error)) => {
+                error!(%error, "ledger not asked for the request");
+                Err(problem)
+            }
+            Err(reused) => Err(reused),
+        }
     }
 
     /// Takes a place, records the session, and hands it to its task.
@@ -170,6 +259,7 @@ fn open_record(session: &Session) -> SessionOpened {
     SessionOpened {
         session: session.id.clone(),
         request: session.request.as_ref().map(ToString::to_string),
+        request_sha256: Some(hex(&session.digest)),
         tenant: session.principal.tenant.clone(),
         user: session.principal.user.clone(),
         origin: record_origin(session.origin.clone()),

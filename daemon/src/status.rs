@@ -17,6 +17,7 @@ use tonic_types::{ErrorDetails, FieldViolation, StatusExt};
 
 use crate::artifacts::SpoolError;
 use crate::config::Role;
+use crate::inputs::InputsError;
 use crate::jailer::JailerError;
 use crate::ledger::LedgerError;
 use crate::principal::Peer;
@@ -73,6 +74,12 @@ pub enum Problem {
     /// The session is over, or about to be.
     #[error("session {0:?} is closed")]
     SessionClosed(String),
+    /// The session is paused, or about to be.
+    #[error("session {0:?} is paused; Sessions.Resume lets it run again")]
+    SessionPaused(String),
+    /// There is nothing to resume.
+    #[error("session {0:?} is not paused")]
+    SessionNotPaused(String),
     /// The execution can't be told anything.
     #[error("execution {0:?} {1}")]
     NotRunning(String, &'static str),
@@ -92,9 +99,21 @@ pub enum Problem {
         asked: u64,
         there: u64,
     },
+    /// The program's input takes nothing more.
+    #[error("execution {0:?}: {1}")]
+    InputClosed(String, String),
+    /// There is no terminal to be resized.
+    #[error("execution {0:?} has no terminal")]
+    NoTerminal(String),
+    /// Events are asked for that are not kept any more: after which sequence, and the first one that is.
+    #[error("after_sequence: what follows {0} is gone; the first event that is kept is {1}")]
+    EventsGone(u64, u64),
     /// Too much goes on with the files of a session.
     #[error("session {0:?}: {1} {2}, which is as many as may")]
     FileQuota(String, usize, &'static str),
+    /// Too many calls watch sessions.
+    #[error("{0} calls of the tenant watch sessions already; no more may, or those of all tenants are as many as may")]
+    WatchQuota(usize),
     /// The code did not start in time.
     #[error("the code did not start within {0} ms: {1}")]
     StartTimeout(u64, &'static str),
@@ -117,6 +136,9 @@ pub enum Problem {
     /// Files on their way in or out have no place.
     #[error("{0}")]
     Spool(#[from] SpoolError),
+    /// An input record was not stored, or can't be read.
+    #[error("{0}")]
+    Inputs(InputsError),
     /// Files of the host's configuration are broken or gone.
     #[error("{0}")]
     Configuration(String),
@@ -126,6 +148,9 @@ pub enum Problem {
     /// This version can't.
     #[error("{0} is not built yet; Host.Get lists the features of this daemon")]
     NotImplemented(&'static str),
+    /// Another call has taken its place.
+    #[error("the same request came again")]
+    Replaced,
     /// A message came out of turn.
     #[error("{0}")]
     Stream(String),
@@ -216,18 +241,25 @@ impl Problem {
             Self::ContextQuota(..) => Reason::ContextQuota,
             Self::SessionQuota(_) => Reason::SessionQuota,
             Self::SessionClosed(_) => Reason::SessionClosed,
+            Self::SessionPaused(_) | Self::Jail(Refusal::Paused) => Reason::SessionPaused,
+            Self::SessionNotPaused(_) => Reason::SessionNotPaused,
             Self::NotRunning(..) => Reason::ExecutionNotRunning,
             Self::DiskFull(_) => Reason::DiskFull,
             Self::File { failure, .. } => file_reason(failure.errno),
             Self::DownloadForbidden(_) => Reason::DownloadForbidden,
             Self::OutOfRange { .. } => Reason::OffsetOutOfRange,
+            Self::InputClosed(..) => Reason::InputClosed,
+            Self::NoTerminal(_) => Reason::NoTerminal,
+            Self::EventsGone(..) => Reason::EventsGone,
             Self::FileQuota(..) => Reason::FileQuota,
+            Self::WatchQuota(_) => Reason::WatchQuota,
             Self::StartTimeout(..) => Reason::StartTimeout,
             Self::CallerGone => Reason::CallerGone,
             Self::Draining => Reason::Draining,
             Self::Jailer(_) => Reason::JailerGone,
             Self::Ledger(_) => Reason::LedgerUnavailable,
             Self::Spool(_) => Reason::StorageQuota,
+            Self::Inputs(error) => error.reason(),
             Self::Configuration(_) => Reason::Configuration,
             Self::Jail(Refusal::Busy(_)) => Reason::HostBusy,
             Self::Jail(Refusal::HostCannot(_)) => Reason::HostCannotEnforce,
@@ -235,6 +267,7 @@ impl Problem {
             Self::Jail(Refusal::Invalid { .. }) => Reason::Internal,
             Self::Jail(Refusal::Step(_)) | Self::JailDied(_) | Self::Step { .. } => Reason::JailFailed,
             Self::NotImplemented(_) => Reason::NotImplemented,
+            Self::Replaced => Reason::RequestReplaced,
         }
     }
 
@@ -262,6 +295,7 @@ impl Problem {
             Self::Fields(problems) => problems.first().map_or("", |problem| &problem.field),
             Self::File { field, .. } | Self::OutOfRange { field, .. } => field,
             Self::DownloadForbidden(_) => "path",
+            Self::EventsGone(..) => "after_sequence",
             _ => "",
         }
     }
@@ -280,11 +314,15 @@ impl Problem {
             Self::NotFound { kind, name, .. } | Self::Exists { kind, name, .. } => {
                 details.set_resource_info(*kind, name.clone(), "", self.to_string());
             }
-            Self::File { .. } | Self::OutOfRange { .. } | Self::DownloadForbidden(_) => {
+            Self::File { .. } | Self::OutOfRange { .. } | Self::DownloadForbidden(_) | Self::EventsGone(..) => {
                 details.set_bad_request(vec![FieldViolation::new(self.field(), self.to_string())]);
             }
             Self::FileQuota(session, ..) => {
                 details.add_quota_failure_violation(format!("session {session}"), self.to_string());
+                details.set_retry_info(Some(RETRY));
+            }
+            Self::WatchQuota(_) => {
+                details.add_quota_failure_violation("watches of sessions", self.to_string());
                 details.set_retry_info(Some(RETRY));
             }
             Self::SessionQuota(_) => {
@@ -301,17 +339,24 @@ impl Problem {
             Self::ContextQuota(session, _) => {
                 details.add_quota_failure_violation(format!("session {session}"), self.to_string());
             }
-            Self::SessionClosed(session) => {
+            Self::SessionClosed(session) | Self::SessionPaused(session) | Self::SessionNotPaused(session) => {
                 details.add_precondition_failure_violation("SESSION", session, self.to_string());
             }
-            Self::NotRunning(execution, _) => {
+            Self::NotRunning(execution, _) | Self::InputClosed(execution, _) | Self::NoTerminal(execution) => {
                 details.add_precondition_failure_violation("EXECUTION", execution, self.to_string());
+            }
+            Self::Inputs(InputsError::Quota { key, .. }) => {
+                details.add_quota_failure_violation(format!("inputs.{key}"), self.to_string());
+            }
+            Self::Inputs(InputsError::Busy(_)) => {
+                details.add_quota_failure_violation("inputs.uploads", self.to_string());
+                details.set_retry_info(Some(RETRY));
             }
             Self::QueueFull(_) => {
                 details.add_quota_failure_violation("limits.queue", self.to_string());
                 details.set_retry_info(Some(RETRY));
             }
-            Self::Draining | Self::Jail(Refusal::Busy(_)) => {
+            Self::Draining | Self::Replaced | Self::Jail(Refusal::Busy(_)) => {
                 details.set_retry_info(Some(RETRY));
             }
             Self::Configuration(_) | Self::Jail(Refusal::HostCannot(_)) => {
@@ -339,6 +384,9 @@ impl Problem {
             }
             Self::OutOfRange { there, .. } => {
                 metadata.insert("offset".to_owned(), there.to_string());
+            }
+            Self::EventsGone(_, first) => {
+                metadata.insert("sequence".to_owned(), first.to_string());
             }
             _ => {}
         }

@@ -1,7 +1,6 @@
 //! The part of the API that this version doesn't do yet: complete, so that clients can be written, and plain about it.
 
 use brig_proto::v1;
-use tonic::Streaming;
 use tonic::codegen::BoxStream;
 
 /// Answers every call of the services that are not built.
@@ -28,15 +27,6 @@ macro_rules! unbuilt {
     )+};
 }
 pub(crate) use unbuilt;
-
-impl v1::inputs_server::Inputs for Unbuilt {
-    unbuilt! {
-        create(Streaming<v1::InputsCreateRequest>) -> v1::InputsCreateResponse, "Inputs.Create";
-        get(v1::InputsGetRequest) -> v1::InputsGetResponse, "Inputs.Get";
-        list(v1::InputsListRequest) -> v1::InputsListResponse, "Inputs.List";
-        delete(v1::InputsDeleteRequest) -> v1::InputsDeleteResponse, "Inputs.Delete";
-    }
-}
 
 impl v1::artifacts_server::Artifacts for Unbuilt {
     type DownloadStream = BoxStream<v1::ArtifactsDownloadResponse>;

@@ -71,6 +71,7 @@ impl Jailer {
                     jailer_version: "test".to_owned(),
                 },
                 Request::Host => Event::Host(Box::default()),
+                Request::Ping => Event::Pong,
                 Request::Reload => {
                     *self.reloads.lock().unwrap() += 1;
                     let error = self.refusal.lock().unwrap().clone();

@@ -20,7 +20,7 @@ use crate::ids::Id;
 use crate::step::StepError;
 
 /// The version of these messages; the two ends must agree on it.
-pub const VERSION: u32 = 2;
+pub const VERSION: u32 = 3;
 
 /// The largest memo of an execution, in bytes.
 pub const MEMO_MAX: usize = 32 * 1024;
@@ -54,7 +54,7 @@ pub enum Request {
         timeout_ms: Option<u64>,
     },
     /// Stops all programs of a session and their clocks, or lets them go on; `Paused` follows. Its file helper works on,
-    /// and its age grows.
+    /// and its age grows. No program is started meanwhile. Asking twice is harmless.
     Pause { session: Id, paused: bool },
     /// Kills all processes of an execution; `Ended` follows.
     Kill { session: Id, execution: Id },
@@ -79,6 +79,10 @@ pub enum Request {
     Reload,
     /// Asks what this host can enforce.
     Host,
+    /// Asks for a sign of life; `Pong` follows.
+    Ping,
+    /// Asks what a session uses; `Usage` follows.
+    Usage { session: Id },
 }
 
 /// A session to be made. All quantities are final: defaults and clamping are done by `brigd`, the jailer only refuses.
@@ -234,19 +238,28 @@ pub enum Event {
         reason: CloseReason,
     },
     Host(Box<HostReport>),
+    Pong,
+    /// What a session uses now; absent where there is no such session, or its groups can't be read.
+    Usage {
+        session: Id,
+        usage: Option<SessionUsage>,
+    },
 }
 
 /// Which descriptors come with `Spawned` and `HeldExecution`, in this order, as far as present.
 ///
 /// First the terminal, or the far ends of pipes: stdin, stdout, stderr, the kernel's request pipe, its frame pipe. Then
-/// empty memory
-/// files in which `brigd` keeps what it read, so that it is there for the next `brigd`: one for stdout, one for stderr,
-/// one for the kernel's frames, and one for the journal of the execution. The jailer never reads them.
+/// empty memory files in which `brigd` keeps what it gives and what it read, so that it is there for the next `brigd`:
+/// one for stdin (it can be sealed), one for stdout, one for stderr, one for the kernel's frames, and one for the journal
+/// of the execution. Then, for a terminal, two pipes, of each first the end for reading: what comes out of the terminal
+/// and what goes in passes them, since only a pipe gives and takes exactly once. The jailer never reads any of it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Streams {
     /// What is read from it is kept in the file of stdout.
     pub terminal: bool,
     pub stdin: bool,
+    /// The file of stdin, or of what is typed into the terminal. It stays when stdin is closed.
+    pub input: bool,
     pub stdout: bool,
     pub stderr: bool,
     /// The request pipe of a kernel.
@@ -278,7 +291,7 @@ pub struct HeldExecution {
     pub memo: Vec<u8>,
     pub pid: u32,
     pub streams: Streams,
-    /// Time since the program was started, up to its end, in milliseconds.
+    /// Time since the program was started, up to its end, in milliseconds; without that in which its session was paused.
     pub age_ms: u64,
     /// Wall time that it still has, in milliseconds; absent where there is no limit.
     pub left_ms: Option<u64>,
@@ -301,6 +314,9 @@ pub enum Refusal {
     /// A step of making the jail or of starting the program failed.
     #[error(transparent)]
     Step(#[from] StepError),
+    /// The session is paused: a program can be started when it is not any more.
+    #[error("the session is paused")]
+    Paused,
 }
 
 /// How an execution ended.
@@ -372,6 +388,17 @@ pub struct Usage {
     pub memory_peak_bytes: u64,
     /// Highest number of processes and threads at one time; 0 where the kernel does not count it.
     pub processes_peak: u64,
+}
+
+/// What a session uses at one moment.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SessionUsage {
+    /// CPU time of all programs that it has had, and of its file helpers, in microseconds.
+    pub cpu_us: u64,
+    /// Memory of its programs and its file helper, in bytes, files in the tmpfs included; without caches of files on disk.
+    pub memory_bytes: u64,
+    /// Processes and threads of its programs.
+    pub processes: u64,
 }
 
 /// What is enforced on a session, as found out by looking, not as planned.

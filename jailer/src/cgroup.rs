@@ -82,6 +82,21 @@ impl Cgroups {
         self.layout.v2.join(&self.name)
     }
 
+    /// Whether another jailer's group is there.
+    pub fn exists(&self, name: &str) -> bool {
+        self.layout.v2.join(name).exists()
+    }
+
+    /// Removes another jailer's group, which must be dead, as [`Cgroups::sweep`] does.
+    pub fn sweep_of(&self, name: &str) -> Result<(), SysError> {
+        let other = Self {
+            layout: self.layout.clone(),
+            name: name.to_owned(),
+            io: false,
+        };
+        other.sweep()
+    }
+
     fn bases(&self) -> Vec<PathBuf> {
         let mut bases = vec![self.tracking_base()];
         bases.extend(

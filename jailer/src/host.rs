@@ -18,10 +18,12 @@ mod executions;
 #[cfg(feature = "faults")]
 mod faults;
 mod held;
+mod pause;
 mod serve;
 mod session;
 mod supervise;
 mod uids;
+mod usage;
 mod workspaces;
 mod world;
 

@@ -33,7 +33,7 @@ impl Reason {
             | Self::TooLarge
             | Self::DigestMismatch
             | Self::StreamOrder => Code::InvalidArgument,
-            Self::MessageTooLarge | Self::OffsetOutOfRange => Code::OutOfRange,
+            Self::MessageTooLarge | Self::OffsetOutOfRange | Self::EventsGone => Code::OutOfRange,
             Self::SessionNotFound
             | Self::ContextNotFound
             | Self::ExecutionNotFound
@@ -67,10 +67,13 @@ impl Reason {
             | Self::QueueFull
             | Self::StorageQuota
             | Self::DiskFull
-            | Self::FileQuota => Code::ResourceExhausted,
+            | Self::FileQuota
+            | Self::StorageFull
+            | Self::WatchQuota => Code::ResourceExhausted,
             Self::HostBusy | Self::Draining | Self::JailerGone | Self::LedgerUnavailable => Code::Unavailable,
             Self::StartTimeout | Self::FileTimeout => Code::DeadlineExceeded,
             Self::CallerGone => Code::Cancelled,
+            Self::RequestReplaced => Code::Aborted,
             Self::LedgerBroken => Code::DataLoss,
             Self::JailFailed | Self::Internal => Code::Internal,
             Self::NotImplemented => Code::Unimplemented,

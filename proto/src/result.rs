@@ -279,6 +279,21 @@ pub struct Session {
     pub start: Option<Start>,
     /// When it expires, RFC 3339. Null if it isn't kept.
     pub expire_time: Option<String>,
+    /// What is left of its limits. Null if it isn't kept, or where that was not known in time.
+    pub left: Option<Left>,
+}
+
+/// What is left of a session's limits, after all that is in it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct Left {
+    /// Memory in bytes, for programs and for files that lie in memory together.
+    pub memory_bytes: u64,
+    /// Bytes of files.
+    pub disk_bytes: u64,
+    /// Files and directories. Null if they are not limited.
+    pub inodes: Option<u64>,
+    /// Processes and threads.
+    pub processes: u64,
 }
 
 /// What was enforced.

@@ -6,6 +6,7 @@ use brig_proto::v1::contexts_client::ContextsClient;
 use brig_proto::v1::executions_client::ExecutionsClient;
 use brig_proto::v1::files_client::FilesClient;
 use brig_proto::v1::host_client::HostClient;
+use brig_proto::v1::inputs_client::InputsClient;
 use brig_proto::v1::sessions_client::SessionsClient;
 use brig_proto::v1::{
     Context, ContextsCloseRequest, ContextsCreateRequest, ContextsListRequest, ContextsResetRequest, ExecuteRequest,
@@ -14,6 +15,7 @@ use brig_proto::v1::{
     SessionsCloseRequest, SessionsCreateRequest, SessionsGetRequest, run_request,
 };
 use tokio::runtime::{Builder, Runtime};
+use tokio::task::JoinHandle;
 use tonic::transport::{Channel, Endpoint};
 use tonic::{Response, Status, Streaming};
 
@@ -68,6 +70,11 @@ impl Client {
         FilesClient::new(self.channel.clone())
     }
 
+    /// The same of Inputs.
+    pub fn inputs(&self) -> InputsClient<Channel> {
+        InputsClient::new(self.channel.clone())
+    }
+
     /// The same of Contexts.
     pub fn contexts(&self) -> ContextsClient<Channel> {
         ContextsClient::new(self.channel.clone())
@@ -77,6 +84,11 @@ impl Client {
     pub fn wait<T>(&self, answer: impl Future<Output = T>) -> T {
         let bounded = async { tokio::time::timeout(*DEADLINE, answer).await };
         self.runtime.block_on(bounded).expect("no answer came")
+    }
+
+    /// Has something go on meanwhile.
+    pub fn spawn<T: Send + 'static>(&self, work: impl Future<Output = T> + Send + 'static) -> JoinHandle<T> {
+        self.runtime.spawn(work)
     }
 
     /// Waits for an answer that may be a refusal.

@@ -139,7 +139,8 @@ impl Daemon {
         None
     }
 
-    fn terminate(&mut self) {
+    /// Tells it to stop and waits until it has; another one may follow it in its directory.
+    pub fn terminate(&mut self) {
         if self.child.try_wait().is_ok_and(|ended| ended.is_none()) {
             let _ended_already = kill_process(Pid::from_child(&self.child), Signal::TERM);
             if self.wait_end().is_none() {

@@ -56,6 +56,15 @@ pub fn input(name: &str, data: &[u8]) -> InputSource {
     }
 }
 
+/// An input file whose content is in a record.
+pub fn record(name: &str, id: &str) -> InputSource {
+    InputSource {
+        name: name.to_owned(),
+        source: Some(Source::InputId(id.to_owned())),
+        mode: None,
+    }
+}
+
 /// A span as the API has it.
 pub fn span(span: Duration) -> prost_types::Duration {
     span.try_into().unwrap()
@@ -67,6 +76,15 @@ pub fn timeout(millis: u64) -> Option<Limits> {
         timeout: Some(span(Duration::from_millis(millis))),
         ..Limits::default()
     })
+}
+
+/// With the time to start that the policies give, or more on a slow machine: for many that wait for each other.
+pub fn patient(spec: ExecutionSpec) -> ExecutionSpec {
+    let limits = Limits {
+        start_timeout: Some(span(Duration::from_secs(10) * crate::slow())),
+        ..Limits::default()
+    };
+    with_limits(limits, spec)
 }
 
 /// Adds limits to those that are there; both may not set the same one.

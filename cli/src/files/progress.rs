@@ -7,11 +7,11 @@ use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
 /// The bar of one transfer; gone when this is dropped.
 #[derive(Debug)]
-pub(super) struct Progress(ProgressBar);
+pub(crate) struct Progress(ProgressBar);
 
 impl Progress {
     /// `size` is what will come, if that is known.
-    pub(super) fn new(name: &str, size: Option<u64>, quiet: bool) -> Self {
+    pub(crate) fn new(name: &str, size: Option<u64>, quiet: bool) -> Self {
         let bar = match size {
             Some(size) => ProgressBar::new(size),
             None => ProgressBar::new_spinner(),
@@ -31,11 +31,11 @@ impl Progress {
         Self(bar)
     }
 
-    pub(super) fn add(&self, bytes: usize) {
+    pub(crate) fn add(&self, bytes: usize) {
         self.0.inc(bytes as u64);
     }
 
-    pub(super) fn bar(&self) -> ProgressBar {
+    pub(crate) fn bar(&self) -> ProgressBar {
         self.0.clone()
     }
 }

@@ -1,12 +1,94 @@
 //! Files that go in with a job.
 
-use std::ffi::OsStr;
+use std::ffi::{OsStr, OsString};
 use std::fs::File;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
+use brig_jailer::ids::Id;
+use brig_proto::sizes::INLINE_FILE_MAX;
+use brig_proto::v1::input_source::Source;
+use brig_proto::v1::{InputSource, StreamedInput};
+
 use crate::failure::Failure;
+
+/// What begins the name of a record. A file whose name begins so is given as `./input:...`.
+const RECORD: &[u8] = b"input:";
+
+/// What goes in with a job.
+#[derive(Debug)]
+pub(crate) enum Input {
+    File(InputFile),
+    /// A record that the daemon keeps; without a name it has its own.
+    Record {
+        id: Id,
+        name: String,
+    },
+}
+
+impl Input {
+    /// Reads `FILE`, `FILE=NAME`, `input:ID` or `input:ID=NAME`.
+    pub(crate) fn open(argument: &OsStr) -> Result<Self, Failure> {
+        match argument.as_bytes().strip_prefix(RECORD) {
+            Some(record) => Self::record(&String::from_utf8_lossy(record)),
+            None => InputFile::open(argument).map(Self::File),
+        }
+    }
+
+    /// All that the options name.
+    pub(crate) fn open_all(arguments: &[OsString]) -> Result<Vec<Self>, Failure> {
+        arguments.iter().map(|argument| Self::open(argument)).collect()
+    }
+
+    fn record(text: &str) -> Result<Self, Failure> {
+        let refuse = |what: &str| Failure::usage("input", format!("input:{text}: {what}"));
+        let (id, name) = text.split_once('=').map_or((text, None), |(id, name)| (id, Some(name)));
+        if name == Some("") {
+            return Err(refuse("has an empty name behind the '='"));
+        }
+        let id = Id::parse(id).map_err(|error| {
+            let hint = "input:ID names a record of `brig input list`; a file of that name is given as ./input:...";
+            refuse(&error.to_string()).hint(hint)
+        })?;
+        let name = name.unwrap_or_default().to_owned();
+        Ok(Self::Record { id, name })
+    }
+
+    /// Its place in a request whose stream brings the bytes of files.
+    pub(crate) fn streamed(&self) -> InputSource {
+        match self {
+            Self::File(file) => file.source(Source::Streamed(StreamedInput {
+                size_bytes: Some(file.size),
+                ..StreamedInput::default()
+            })),
+            Self::Record { id, name } => named(id, name),
+        }
+    }
+
+    /// Its place in a request that has the bytes of files in it.
+    pub(crate) fn inline(&self) -> Result<InputSource, Failure> {
+        let file = match self {
+            Self::File(file) => file,
+            Self::Record { id, name } => return Ok(named(id, name)),
+        };
+        if file.size > INLINE_FILE_MAX as u64 {
+            let path = file.path.display();
+            let message = format!("{path}: is larger than 512K; accepted in a kept session: at most 512K");
+            let hint = "larger ones: brig put FILE SESSION:, or brig input put FILE and --input input:ID";
+            return Err(Failure::usage("input", message).hint(hint));
+        }
+        Ok(file.source(Source::Data(file.read()?.into())))
+    }
+}
+
+fn named(id: &Id, name: &str) -> InputSource {
+    InputSource {
+        name: name.to_owned(),
+        mode: None,
+        source: Some(Source::InputId(id.to_string())),
+    }
+}
 
 /// An opened input; its bytes are read while they are sent.
 #[derive(Debug)]
@@ -22,7 +104,7 @@ impl InputFile {
     /// Opens what `FILE` or `FILE=NAME` says.
     ///
     /// A file may have a `=` in its own name: if a file of the whole name exists, that is meant.
-    pub(crate) fn open(argument: &OsStr) -> Result<Self, Failure> {
+    fn open(argument: &OsStr) -> Result<Self, Failure> {
         let (path, name) = split(argument);
         let refuse = |what: String| Failure::usage("input", format!("{}: {what}", path.display()));
         let file = File::open(path).map_err(|error| refuse(error.to_string()))?;
@@ -48,8 +130,16 @@ impl InputFile {
         })
     }
 
+    fn source(&self, source: Source) -> InputSource {
+        InputSource {
+            name: self.name.clone(),
+            mode: None,
+            source: Some(source),
+        }
+    }
+
     /// Reads all of it.
-    pub(crate) fn read(&self) -> Result<Vec<u8>, Failure> {
+    fn read(&self) -> Result<Vec<u8>, Failure> {
         self.read_at(0, usize::try_from(self.size).unwrap_or(usize::MAX))
     }
 
@@ -108,6 +198,23 @@ mod tests {
         std::fs::write(directory.path().join("a=b"), "x").unwrap();
         assert_eq!(opened(directory.path(), "a=b"), Ok(("a=b".to_owned(), 1)));
         assert_eq!(opened(directory.path(), "a=b=c"), Ok(("c".to_owned(), 1)));
+    }
+
+    #[test]
+    fn a_record_is_named_by_its_id_whatever_files_there_are() {
+        let record = |argument: &str| match Input::open(argument.as_ref()) {
+            Ok(Input::Record { id, name }) => (id.to_string(), name),
+            other => panic!("{other:?}"),
+        };
+        assert_eq!(record("input:i1"), ("i1".to_owned(), String::new()));
+        assert_eq!(record("input:i1=a=b.csv"), ("i1".to_owned(), "a=b.csv".to_owned()));
+        for wrong in ["input:", "input:i1=", "input:A", "input:../x"] {
+            let failure = Input::open(wrong.as_ref()).unwrap_err();
+            assert_eq!((failure.exit, failure.field.as_deref()), (Exit::Usage, Some("input")));
+        }
+        let directory = tempfile::tempdir().unwrap();
+        std::fs::write(directory.path().join("input:i1"), "x").unwrap();
+        assert_eq!(opened(directory.path(), "./input:i1"), Ok(("input:i1".to_owned(), 1)));
     }
 
     #[test]

@@ -9,7 +9,7 @@ use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 use tokio_stream::wrappers::ReceiverStream;
 
-use super::inputs::InputFile;
+use super::inputs::{Input, InputFile};
 use crate::failure::Failure;
 
 /// Messages that are read ahead.
@@ -23,7 +23,7 @@ pub(crate) struct Upload {
 
 impl Upload {
     /// Starts reading; the stream ends behind the last input.
-    pub(crate) fn start(spec: ExecutionSpec, inputs: Arc<[InputFile]>) -> (Self, ReceiverStream<RunRequest>) {
+    pub(crate) fn start(spec: ExecutionSpec, inputs: Arc<[Input]>) -> (Self, ReceiverStream<RunRequest>) {
         let (sender, receiver) = mpsc::channel(AHEAD);
         let task = tokio::task::spawn_blocking(move || {
             let first = RunRequest {
@@ -34,7 +34,10 @@ impl Upload {
                 return Ok(());
             }
             for (index, input) in (0..).zip(&*inputs) {
-                if !send(index, input, &sender)? {
+                // The daemon has the bytes of records.
+                if let Input::File(file) = input
+                    && !send(index, file, &sender)?
+                {
                     break;
                 }
             }
@@ -74,9 +77,9 @@ mod tests {
 
     use super::*;
 
-    fn input(directory: &std::path::Path, name: &str, bytes: &[u8]) -> InputFile {
+    fn input(directory: &std::path::Path, name: &str, bytes: &[u8]) -> Input {
         std::fs::write(directory.join(name), bytes).unwrap();
-        InputFile::open(directory.join(name).as_os_str()).unwrap()
+        Input::open(directory.join(name).as_os_str()).unwrap()
     }
 
     #[tokio::test]
@@ -85,6 +88,7 @@ mod tests {
         let inputs = [
             input(directory.path(), "a", &vec![1; CHUNK + 3]),
             input(directory.path(), "empty", b""),
+            Input::open("input:i1".as_ref()).unwrap(),
             input(directory.path(), "b", b"xy"),
         ];
         let (upload, stream) = Upload::start(ExecutionSpec::default(), inputs.into());
@@ -97,7 +101,7 @@ mod tests {
             })
             .collect();
         let chunk = CHUNK as u64;
-        assert_eq!(shape, [None, Some((0, 0, CHUNK)), Some((0, chunk, 3)), Some((2, 0, 2))]);
+        assert_eq!(shape, [None, Some((0, 0, CHUNK)), Some((0, chunk, 3)), Some((3, 0, 2))]);
         assert_eq!(upload.failure().await, None);
     }
 

@@ -16,6 +16,7 @@ Examples:
   echo 'print(6*7)' | brig run -                       code from standard input
   brig run --input 'Q3 sales.csv' --expect chart.png --out results plot.py
                                                        files in, files out
+  brig run --input input:ID=sales.csv plot.py          a file that was uploaded before (brig input put)
   brig run --timeout 5s --memory 256M --json job.py    limits; one JSON document for programs
   brig run -- ls -l /home/user                         any program of the template
   brig run --stdin data.txt -- wc -l                   a program with standard input
@@ -104,8 +105,9 @@ impl PlaceOptions {
 /// What goes in and comes out.
 #[derive(Debug, Clone, Default, Args)]
 pub(crate) struct FileOptions {
-    /// File for the job's working directory, under its own name or NAME. Can be repeated.
-    #[arg(long, value_name = "FILE[=NAME]")]
+    /// File for the job's working directory, under its own name or NAME; input:ID is a record of `brig input`
+    /// (./input:ID a file of that name). Can be repeated.
+    #[arg(long, value_name = "FILE[=NAME]|input:ID[=NAME]")]
     pub(crate) input: Vec<OsString>,
 
     /// File the job is to leave behind; the result names missing ones. Can be repeated.

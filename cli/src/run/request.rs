@@ -1,24 +1,20 @@
 //! What `brig run` asks for.
 
-use brig_proto::sizes::INLINE_FILE_MAX;
 use brig_proto::v1::execution_spec::Work as SpecWork;
 use brig_proto::v1::execution_spec::Work as WorkMessage;
-use brig_proto::v1::input_source::Source;
-use brig_proto::v1::{
-    Code, ExecutionSpec, ExpectedOutput, InputSource, SessionsCreateRequest, StreamedInput, WantArtifacts,
-};
+use brig_proto::v1::{Code, ExecutionSpec, ExpectedOutput, SessionsCreateRequest, WantArtifacts};
 
 use super::options::RunOptions;
 use super::work::Work;
 use crate::failure::Failure;
-use crate::follow::inputs::InputFile;
+use crate::follow::inputs::Input;
 use crate::spec;
 
 /// Builds the spec of a job in a session of its own; its inputs follow it.
-pub(crate) fn one_shot(options: &RunOptions, work: Work, stdin: Vec<u8>, inputs: &[InputFile]) -> ExecutionSpec {
+pub(crate) fn one_shot(options: &RunOptions, work: Work, stdin: Vec<u8>, inputs: &[Input]) -> ExecutionSpec {
     let job = job(options, work, stdin);
     ExecutionSpec {
-        inputs: inputs.iter().map(streamed).collect(),
+        inputs: inputs.iter().map(Input::streamed).collect(),
         limits: job.limits.map(|limits| spec::bound(&options.sandbox, limits)),
         policy: options.sandbox.policy.clone().unwrap_or_default(),
         template: options.sandbox.template.clone().unwrap_or_default(),
@@ -31,7 +27,7 @@ pub(crate) fn in_session(
     options: &RunOptions,
     work: Work,
     stdin: Vec<u8>,
-    inputs: &[InputFile],
+    inputs: &[Input],
 ) -> Result<ExecutionSpec, Failure> {
     let mut job = job(options, work, stdin);
     if let Some(SpecWork::Code(code)) = &mut job.work
@@ -41,7 +37,7 @@ pub(crate) fn in_session(
         code.filename.clear();
     }
     Ok(ExecutionSpec {
-        inputs: inputs.iter().map(inline).collect::<Result<_, _>>()?,
+        inputs: inputs.iter().map(Input::inline).collect::<Result<_, _>>()?,
         ..job
     })
 }
@@ -80,33 +76,6 @@ fn work_message(work: Work) -> WorkMessage {
             arguments,
         }),
         Work::Command { argv } => WorkMessage::Command(spec::command(&argv)),
-    }
-}
-
-fn streamed(input: &InputFile) -> InputSource {
-    source(
-        input,
-        Source::Streamed(StreamedInput {
-            size_bytes: Some(input.size),
-            ..StreamedInput::default()
-        }),
-    )
-}
-
-fn inline(input: &InputFile) -> Result<InputSource, Failure> {
-    if input.size > INLINE_FILE_MAX as u64 {
-        let path = input.path.display();
-        let message = format!("{path}: is larger than 512K; accepted in a kept session: at most 512K");
-        return Err(Failure::usage("input", message));
-    }
-    Ok(source(input, Source::Data(input.read()?.into())))
-}
-
-fn source(input: &InputFile, source: Source) -> InputSource {
-    InputSource {
-        name: input.name.clone(),
-        mode: None,
-        source: Some(source),
     }
 }
 

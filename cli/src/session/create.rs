@@ -2,8 +2,8 @@
 
 use brig_jailer::units::Span;
 use brig_proto::v1::sessions_client::SessionsClient;
-use brig_proto::v1::{Limits, Session, SessionsCreateRequest};
-use clap::Args;
+use brig_proto::v1::{Limits, OnTimeout, Session, SessionsCreateRequest};
+use clap::{Args, ValueEnum};
 use serde::Serialize;
 use tonic::transport::Channel;
 
@@ -19,7 +19,8 @@ use crate::spec;
 
 /// Makes a session, and prints its id when it is ready.
 ///
-/// It ends when it is closed, when it was idle too long, and at its greatest age.
+/// It ends when it is closed, when it was idle too long or has expired (unless it is paused then), and at its greatest
+/// age.
 #[derive(Debug, Clone, Args)]
 pub(crate) struct CreateOptions {
     /// Its id: lower-case letters and digits, not used before. A new one if absent.
@@ -29,6 +30,14 @@ pub(crate) struct CreateOptions {
     /// Ends it when nothing has used it for so long; the policy's if absent, which is also the most.
     #[arg(long, value_name = "TIME")]
     idle: Option<Span>,
+
+    /// Ends it so long after it was made, used or not; its greatest age if absent, which is also the most.
+    #[arg(long, value_name = "TIME")]
+    expire: Option<Span>,
+
+    /// What happens when it was idle too long or has expired: it ends, or it is paused.
+    #[arg(long, value_name = "WHAT", default_value = "close")]
+    on_timeout: Timeout,
 
     /// Ends it at this age, used or not; the policy's if absent, which is also the most.
     #[arg(long, value_name = "TIME")]
@@ -42,6 +51,22 @@ pub(crate) struct CreateOptions {
 
     #[command(flatten, next_help_heading = "Sandbox")]
     sandbox: SandboxOptions,
+}
+
+/// What happens to a session whose time is over.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Timeout {
+    Close,
+    Pause,
+}
+
+impl From<Timeout> for OnTimeout {
+    fn from(timeout: Timeout) -> Self {
+        match timeout {
+            Timeout::Close => Self::Close,
+            Timeout::Pause => Self::Pause,
+        }
+    }
 }
 
 /// A session that was made.
@@ -89,6 +114,8 @@ pub(super) async fn create(options: &CreateOptions, format: Format, screen: &mut
         session_id: options.id.clone().unwrap_or_default(),
         idle_timeout: options.idle.map(spec::duration),
         max_age: options.max_age.map(spec::duration),
+        expire_after: options.expire.map(spec::duration),
+        on_timeout: OnTimeout::from(options.on_timeout).into(),
         ..request(&options.sandbox, &options.record)
     };
     let channel = connect::connect(&connect::socket()?).await?;

@@ -67,12 +67,14 @@ fn usage(session: &SessionDocument) -> String {
         return String::new();
     };
     format!(
-        "{} of memory, {} of files, {} processes, {} of CPU time, {} executions",
+        "{} of memory, {} in {} files, {} processes, {} of CPU time, {} executions, {} contexts",
         amount::size(usage.memory_bytes),
         amount::size(usage.disk_bytes),
+        usage.inodes,
         usage.processes,
         amount::span(usage.cpu_ms.into()),
-        usage.executions
+        usage.executions,
+        usage.contexts
     )
 }
 
@@ -80,15 +82,20 @@ fn expires(session: &SessionDocument) -> String {
     let Some(time) = &session.expire_time else {
         return String::new();
     };
-    match session.idle_timeout_ms {
-        Some(idle) => format!("{time}, or when idle for {}", amount::span(idle.into())),
-        None => time.clone(),
-    }
+    let idle = session.idle_timeout_ms;
+    let idle = idle.map(|idle| format!(", or when idle for {}", amount::span(idle.into())));
+    // One that is closed then needs no words.
+    let paused = if session.on_timeout == "pause" {
+        "; is paused then"
+    } else {
+        ""
+    };
+    format!("{time}{}{paused}", idle.unwrap_or_default())
 }
 
 #[cfg(test)]
 mod tests {
-    use brig_proto::v1::{EffectiveLimits, SessionCloseReason, SessionState, SessionUsage};
+    use brig_proto::v1::{EffectiveLimits, OnTimeout, SessionCloseReason, SessionState, SessionUsage};
 
     use super::*;
 
@@ -133,6 +140,19 @@ mod tests {
     }
 
     #[test]
+    fn one_that_is_paused_at_the_end_of_its_time_says_so() {
+        let session = Session {
+            on_timeout: OnTimeout::Pause.into(),
+            ..session()
+        };
+        let shown = render(&session, Style::PLAIN);
+        assert!(
+            shown.ends_with(", or when idle for 10 min; is paused then\n"),
+            "{shown}"
+        );
+    }
+
+    #[test]
     fn what_it_uses_is_shown_while_it_lives() {
         let usage = SessionUsage {
             memory_bytes: 3 << 20,
@@ -145,7 +165,8 @@ mod tests {
             ..session()
         };
         let shown = render(&used, Style::PLAIN);
-        let line = "  uses         3 M of memory, 0 B of files, 2 processes, 0 ms of CPU time, 1 executions\n";
+        let line = "  uses         3 M of memory, 0 B in 0 files, 2 processes, 0 ms of CPU time, 1 executions, 0 \
+                    contexts\n";
         assert!(shown.contains(line), "{shown}");
     }
 }

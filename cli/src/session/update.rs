@@ -3,10 +3,11 @@
 use std::time::SystemTime;
 
 use brig_jailer::units::Span;
-use brig_proto::v1::SessionsUpdateRequest;
+use brig_proto::v1::{OnTimeout, SessionsUpdateRequest};
 use clap::Args;
 use prost_types::FieldMask;
 
+use super::create::Timeout;
 use super::{client, present, print};
 use crate::exit::Exit;
 use crate::failure::Failure;
@@ -29,9 +30,17 @@ pub(crate) struct UpdateOptions {
     #[arg(long, value_name = "TIME")]
     expire: Option<Span>,
 
+    /// What happens when it was idle too long or has expired: it ends, or it is paused.
+    #[arg(long, value_name = "WHAT")]
+    on_timeout: Option<Timeout>,
+
     /// Label. Can be repeated; labels that are not given here are removed.
     #[arg(long, value_name = "KEY=VALUE", value_parser = parse_pair)]
     label: Vec<(String, String)>,
+
+    /// Removes all labels.
+    #[arg(long, conflicts_with = "label")]
+    no_labels: bool,
 
     #[command(flatten)]
     pub(super) format: FormatOptions,
@@ -50,7 +59,8 @@ fn request(options: &UpdateOptions, now: SystemTime) -> Result<SessionsUpdateReq
     let fields = [
         ("idle_timeout", options.idle.is_some()),
         ("expire_time", options.expire.is_some()),
-        ("labels", !options.label.is_empty()),
+        ("on_timeout", options.on_timeout.is_some()),
+        ("labels", !options.label.is_empty() || options.no_labels),
     ];
     let paths: Vec<String> = fields
         .iter()
@@ -58,7 +68,8 @@ fn request(options: &UpdateOptions, now: SystemTime) -> Result<SessionsUpdateReq
         .map(|(name, _)| (*name).to_owned())
         .collect();
     if paths.is_empty() {
-        let message = "nothing to change; accepted: --idle TIME, --expire TIME, --label KEY=VALUE";
+        let message = "nothing to change; accepted: --idle TIME, --expire TIME, --on-timeout WHAT, --label KEY=VALUE, \
+                       --no-labels";
         return Err(Failure::usage("update_mask", message));
     }
     let expire_time = options.expire.map(|span| {
@@ -73,6 +84,7 @@ fn request(options: &UpdateOptions, now: SystemTime) -> Result<SessionsUpdateReq
         expire_time: expire_time.transpose()?,
         idle_timeout: options.idle.map(spec::duration),
         labels: options.label.iter().cloned().collect(),
+        on_timeout: options.on_timeout.map_or(OnTimeout::Unspecified, Into::into).into(),
         ..SessionsUpdateRequest::default()
     })
 }
@@ -88,7 +100,9 @@ mod tests {
             id: "s1".to_owned(),
             idle: None,
             expire: None,
+            on_timeout: None,
             label: Vec::new(),
+            no_labels: false,
             format: FormatOptions::default(),
         }
     }
@@ -105,6 +119,18 @@ mod tests {
         assert_eq!(request.update_mask.unwrap().paths, ["expire_time", "labels"]);
         assert_eq!(request.expire_time.unwrap().seconds, 160);
         assert_eq!((request.idle_timeout, request.labels["a"].as_str()), (None, "b"));
+    }
+
+    #[test]
+    fn labels_can_be_removed_and_what_happens_at_the_end_can_be_chosen() {
+        let options = UpdateOptions {
+            on_timeout: Some(Timeout::Pause),
+            no_labels: true,
+            ..options()
+        };
+        let request = request(&options, SystemTime::now()).unwrap();
+        assert_eq!((request.on_timeout(), request.labels.len()), (OnTimeout::Pause, 0));
+        assert_eq!(request.update_mask.unwrap().paths, ["on_timeout", "labels"]);
     }
 
     #[test]

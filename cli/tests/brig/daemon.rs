@@ -17,7 +17,7 @@ use brig_proto::v1::sessions_server::SessionsServer;
 use brig_proto::v1::{
     Artifact, ArtifactChunk, ExecutionOutput, ExecutionResult, ExecutionSpec, ExecutionStarted, ExecutionStatus,
     ExecutionsSignalRequest, FileChunk, HostGetRequest, HostGetResponse, OutputStream, ReviewState, Session,
-    SessionsCreateRequest, SessionsListRequest, SessionsUpdateRequest,
+    SessionsCreateRequest, SessionsListRequest, SessionsUpdateRequest, SessionsWatchRequest,
 };
 use tempfile::TempDir;
 use tokio::sync::watch;
@@ -42,6 +42,8 @@ pub(crate) struct Script {
     /// All sessions there are, in the order of List.
     pub(crate) sessions: Vec<Session>,
     pub(crate) host: HostGetResponse,
+    /// So many pieces of input get lost with their connections.
+    pub(crate) lost_inputs: usize,
 }
 
 /// A step of an execution.
@@ -50,6 +52,8 @@ pub(crate) enum Step {
     Send(Box<Event>),
     /// Waits until somebody cancels the execution.
     AwaitCancel,
+    /// Waits until somebody closes its standard input.
+    AwaitInput,
     /// Waits for ever.
     Hang,
 }
@@ -84,6 +88,14 @@ pub(crate) struct Asked {
     pub(crate) listed: Vec<SessionsListRequest>,
     pub(crate) updated: Vec<SessionsUpdateRequest>,
     pub(crate) closed: Vec<String>,
+    /// What was asked of which session, and by which request.
+    pub(crate) paused: Vec<(bool, String, String)>,
+    pub(crate) watched: Vec<SessionsWatchRequest>,
+    /// The offset of each piece of input.
+    pub(crate) offsets: Vec<Option<u64>>,
+    /// What was given, each byte once.
+    pub(crate) input: Vec<u8>,
+    pub(crate) closed_inputs: Vec<String>,
 }
 
 impl Asked {

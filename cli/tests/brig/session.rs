@@ -2,7 +2,7 @@
 
 use brig_proto::v1::execution_spec::Work;
 use brig_proto::v1::input_source::Source;
-use brig_proto::v1::{ExecutionStatus, OutputStream, Reason, Session, SessionCloseReason, SessionState};
+use brig_proto::v1::{ExecutionStatus, OnTimeout, OutputStream, Reason, Session, SessionCloseReason, SessionState};
 use serde_json::{Value, json};
 
 use crate::daemon::{Daemon, Script, brig, finished, reason, wrote};
@@ -215,8 +215,69 @@ fn an_update_names_what_changes() {
     assert_eq!(request.update_mask.as_ref().unwrap().paths, ["idle_timeout", "labels"]);
     let nothing = daemon.run(&words("session update s1"));
     assert_eq!(code(&nothing), 2);
-    assert!(stderr(&nothing).contains("accepted: --idle TIME, --expire TIME, --label KEY=VALUE"));
+    assert!(stderr(&nothing).contains("accepted: --idle TIME, --expire TIME, --on-timeout WHAT, --label KEY=VALUE"));
     assert_eq!(daemon.asked().updated.len(), 1);
+}
+
+#[test]
+fn pause_and_resume_show_the_session_and_each_request_has_a_name() {
+    let daemon = with_sessions(&["s1"]);
+    for (verb, state) in [("pause", "paused"), ("resume", "running")] {
+        let document = json(&daemon.run(&["session", verb, "s1", "--json"]));
+        assert_eq!(
+            (&document["session_id"], &document["state"]),
+            (&json!("s1"), &json!(state))
+        );
+        let text = stdout(&daemon.run(&["session", verb, "s1"]));
+        assert_eq!(text, format!("s1\n  state        {state}\n  policy       data@0123\n"));
+    }
+    let paused = daemon.asked().paused;
+    let asked: Vec<_> = paused.iter().map(|(paused, id, _)| (*paused, id.as_str())).collect();
+    assert_eq!(asked, [(true, "s1"), (true, "s1"), (false, "s1"), (false, "s1")]);
+    let names: std::collections::HashSet<_> = paused.iter().map(|(.., request)| request).collect();
+    assert_eq!((names.len(), names.contains(&String::new())), (4, false));
+    assert_eq!(code(&daemon.run(&words("session pause s9"))), 2);
+}
+
+#[test]
+fn what_happens_to_a_session_whose_time_is_over_can_be_chosen() {
+    let daemon = with_sessions(&["s1"]);
+    assert_eq!(
+        code(&daemon.run(&words("session create --on-timeout pause --expire 5m"))),
+        0
+    );
+    assert_eq!(code(&daemon.run(&words("session create"))), 0);
+    let created = daemon.asked().created;
+    assert_eq!(
+        (created[0].on_timeout(), created[0].expire_after.unwrap().seconds),
+        (OnTimeout::Pause, 300)
+    );
+    assert_eq!(
+        (created[1].on_timeout(), created[1].expire_after),
+        (OnTimeout::Close, None)
+    );
+    assert_eq!(code(&daemon.run(&words("session update s1 --on-timeout close"))), 0);
+    assert_eq!(daemon.asked().updated[0].on_timeout(), OnTimeout::Close);
+    assert_eq!(code(&daemon.run(&words("session create --on-timeout fork"))), 2);
+}
+
+#[test]
+fn a_watch_tells_sessions_and_what_was_lost() {
+    let daemon = with_sessions(&["s1", "s2"]);
+    let output = daemon.run(&words("session watch s1 s2 --label a=b"));
+    assert_eq!(code(&output), 0);
+    assert_eq!(
+        stdout(&output),
+        "1970-01-01T00:00:00Z  s1  running\n1970-01-01T00:00:00Z  s2  running\n\
+         some changes were lost: list again\n"
+    );
+    let asked = &daemon.asked().watched[0];
+    assert_eq!((asked.session_ids.len(), asked.labels["a"].as_str()), (2, "b"));
+    let lines = stdout(&daemon.run(&words("session watch -o jsonl")));
+    let lines: Vec<Value> = lines.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    let events: Vec<_> = lines.iter().map(|line| line["event"].as_str().unwrap()).collect();
+    assert_eq!(events, ["session", "session", "ready", "overflow"]);
+    assert_eq!(lines[1]["session"]["session_id"], "s2");
 }
 
 #[test]
@@ -228,6 +289,8 @@ fn each_refusal_is_one_document() {
         "session show s1 --json",
         "session update s1 --idle 1m --json",
         "session close s1 --json",
+        "session pause s1 --json",
+        "session resume s1 --json",
     ] {
         let output = daemon.run(&words(line));
         assert_eq!(

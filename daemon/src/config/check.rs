@@ -6,12 +6,16 @@ use std::path::Path;
 
 use nix::unistd::Group;
 
-use super::{Client, Config};
+use super::{Client, Config, InputLimits};
 
 /// The longest path of a socket, in bytes. Source: unix(7), `sun_path` with its NUL.
 const SOCKET_PATH_MAX: usize = 107;
 /// The longest drain, in milliseconds.
 const DRAIN_MAX_MS: u64 = 3_600_000;
+/// The largest input that can be configured, in bytes.
+const INPUT_MAX: u64 = 1 << 40;
+/// The longest that an input can be kept, in milliseconds: what the API promises at most.
+const RETENTION_MAX_MS: u64 = 90 * 86_400_000;
 
 impl Config {
     /// Checks what can be checked without looking at the host.
@@ -33,6 +37,7 @@ impl Config {
         if limits.drain.millis() > DRAIN_MAX_MS {
             problems.push(format!("limits.drain: {} is not in 0 to 1h", limits.drain));
         }
+        problems.extend(self.inputs.problems());
         if self.policies.is_empty() {
             problems.push("policies: names no directory; at least one is needed".to_owned());
         }
@@ -60,6 +65,43 @@ impl Config {
             }
         }
         joined(problems)
+    }
+}
+
+impl InputLimits {
+    fn problems(&self) -> Vec<String> {
+        let mut problems: Vec<String> = [
+            range("inputs.tenant_files", self.tenant_files, 1_000_000),
+            range("inputs.files", self.files, 1_000_000),
+            range("inputs.uploads", self.uploads, 1_000),
+        ]
+        .into_iter()
+        .flatten()
+        .collect();
+        if !(1..=INPUT_MAX).contains(&self.size.bytes()) {
+            problems.push(format!("inputs.size: {} is not in 1 to 1024G", self.size));
+        }
+        for (key, value) in [("tenant_bytes", self.tenant_bytes), ("bytes", self.bytes)] {
+            if value < self.size {
+                let size = self.size;
+                problems.push(format!(
+                    "inputs.{key}: {value} has no place for a file of inputs.size, {size}"
+                ));
+            }
+        }
+        if !(1..=RETENTION_MAX_MS).contains(&self.retention_max.millis()) {
+            problems.push(format!(
+                "inputs.retention_max: {} is not in 1ms to 90d",
+                self.retention_max
+            ));
+        }
+        if !(1..=self.retention_max.millis()).contains(&self.retention.millis()) {
+            problems.push(format!(
+                "inputs.retention: {} is not in 1ms to {}, inputs.retention_max",
+                self.retention, self.retention_max
+            ));
+        }
+        problems
     }
 }
 

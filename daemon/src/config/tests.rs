@@ -80,6 +80,20 @@ fn a_value_that_is_not_accepted_is_named_with_its_key_and_what_would_be() {
             "client[0]: both uid = 1 and group = \"a\"; give one of them",
         ),
         ("state = \"var\"", "state: \"var\" is not an absolute path"),
+        ("[inputs]\nuploads = 0", "inputs.uploads: 0 is not in 1 to 1000"),
+        ("[inputs]\nsize = 0", "inputs.size: 0 is not in 1 to 1024G"),
+        (
+            "[inputs]\ntenant_bytes = \"1M\"",
+            "inputs.tenant_bytes: 1M has no place for a file of inputs.size, 1G",
+        ),
+        (
+            "[inputs]\nretention = \"2d\"\nretention_max = \"1d\"",
+            "inputs.retention: 2d is not in 1ms to 1d, inputs.retention_max",
+        ),
+        (
+            "[inputs]\nretention_max = \"91d\"",
+            "inputs.retention_max: 91d is not in 1ms to 90d",
+        ),
         ("policies = []", "policies: names no directory; at least one is needed"),
     ] {
         assert_eq!(Config::parse(text), Err(expected.to_owned()), "{text}");
@@ -147,5 +161,6 @@ fn standalone_keeps_everything_in_its_directory() {
     assert_eq!(config.socket, Path::new("/x/brigd.sock"));
     assert_eq!(config.ledger(), Path::new("/x/ledger.db"));
     assert_eq!(config.spool(), Path::new("/x/spool"));
+    assert_eq!(config.input_records(), Path::new("/x/inputs"));
     assert_eq!(config.images, Path::new("/i"));
 }

@@ -4,7 +4,7 @@ use std::collections::{HashMap, VecDeque};
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 
-use brig_jailer::api::{Event, HostReport, Make, Request, Spawn, VERSION};
+use brig_jailer::api::{Event, HostReport, Make, Request, SessionUsage, Spawn, VERSION};
 use brig_jailer::ids::Id;
 use brig_jailer::wire;
 use tokio::io::Interest;
@@ -22,6 +22,8 @@ pub(super) enum Command {
     Spawn(Box<Spawn>, mpsc::Sender<Message>),
     Send(Request),
     Host(oneshot::Sender<HostReport>),
+    Ping(oneshot::Sender<()>),
+    Usage(Id, oneshot::Sender<Option<SessionUsage>>),
     Reload(oneshot::Sender<Option<String>>),
     /// Told once it is on the socket.
     Late(Late, oneshot::Sender<()>),
@@ -46,6 +48,8 @@ pub(super) struct Connection {
     sent: Option<oneshot::Sender<()>>,
     routes: HashMap<Id, Route>,
     hosts: VecDeque<oneshot::Sender<HostReport>>,
+    pings: VecDeque<oneshot::Sender<()>>,
+    usages: VecDeque<oneshot::Sender<Option<SessionUsage>>>,
     reloads: VecDeque<oneshot::Sender<Option<String>>>,
 }
 
@@ -76,6 +80,8 @@ impl Connection {
             sent: None,
             routes: HashMap::new(),
             hosts: VecDeque::new(),
+            pings: VecDeque::new(),
+            usages: VecDeque::new(),
             reloads: VecDeque::new(),
         })
     }
@@ -165,6 +171,14 @@ impl Connection {
                 self.hosts.push_back(answer);
                 Request::Host
             }
+            Command::Ping(answer) => {
+                self.pings.push_back(answer);
+                Request::Ping
+            }
+            Command::Usage(session, answer) => {
+                self.usages.push_back(answer);
+                Request::Usage { session }
+            }
             Command::Reload(answer) => {
                 self.reloads.push_back(answer);
                 Request::Reload
@@ -196,6 +210,16 @@ impl Connection {
             Event::Host(report) => {
                 let answer = self.hosts.pop_front();
                 answer.map(|answer| answer.send(report.as_ref().clone()));
+                return;
+            }
+            Event::Pong => {
+                let answer = self.pings.pop_front();
+                answer.map(|answer| answer.send(()));
+                return;
+            }
+            Event::Usage { usage, .. } => {
+                let answer = self.usages.pop_front();
+                answer.map(|answer| answer.send(*usage));
                 return;
             }
             Event::Reloaded { error } => {

@@ -83,6 +83,11 @@ impl Reader {
         self.bytes.extend_from_slice(bytes);
     }
 
+    /// How many bytes it was given that it has not taken a claim of.
+    pub fn held(&self) -> u64 {
+        (self.bytes.len() - self.at) as u64
+    }
+
     /// The next claim; nothing while no frame is whole.
     pub fn take(&mut self) -> Result<Option<Claim>, Broken> {
         loop {

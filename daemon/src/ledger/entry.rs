@@ -5,7 +5,8 @@ use serde::Serialize;
 
 use brig_jailer::ids::Id;
 
-use super::record::{Accept, Body, Finish, Kind, Refused, SessionClosed, SessionOpened, to_millis};
+use super::record::{Accept, Body, Finish, Kind, Made, Refused, Requested, SessionClosed, SessionOpened, to_millis};
+use super::requests::{self, New};
 use crate::output::cut_text;
 
 /// The longest text of a refusal, in bytes: the requests it quotes were never checked.
@@ -25,6 +26,7 @@ pub(super) enum Entry {
 #[derive(Debug)]
 pub(super) enum Problem {
     Exists(Id),
+    Repeated(Requested),
     NotRunning(Id),
     NoSpace(u64, u64),
 }
@@ -61,13 +63,17 @@ fn insert_accept(
     written: &mut usize,
 ) -> rusqlite::Result<Result<(), Problem>> {
     let execution = accept.execution.as_str();
-    let known = transaction
-        .prepare_cached("SELECT 1 FROM executions WHERE execution = ?1")?
-        .exists(params![execution])?;
-    if known {
-        return Ok(Err(Problem::Exists(accept.execution.clone())));
-    }
     let time_ms = to_millis(accept.time);
+    let new = New {
+        tenant: &accept.tenant,
+        request: accept.request.as_deref(),
+        sha256: accept.request_sha256.as_deref(),
+        made: Made::Execution(accept.execution.clone()),
+        time_ms,
+    };
+    if let Some(problem) = check_new(transaction, &new, (!accept.kept).then_some(&accept.session))? {
+        return Ok(Err(problem));
+    }
     let columns = Columns {
         kind: "accept",
         execution: Some(execution),
@@ -98,6 +104,31 @@ fn insert_accept(
     Ok(Ok(()))
 }
 
+/// Remembers the request, unless it came before or one of the ids is not free. Session ids are names of hosts and
+/// groups, also of sessions that are made for one execution.
+fn check_new(transaction: &Transaction<'_>, new: &New<'_>, session: Option<&Id>) -> rusqlite::Result<Option<Problem>> {
+    // What came before has its ids already: it counts first.
+    if let Some(request) = new.request
+        && let Some(known) = requests::find(transaction, new.tenant, request, new.time_ms)?
+    {
+        return Ok(Some(Problem::Repeated(known)));
+    }
+    let exists = |sql: &str, id: &Id| transaction.prepare_cached(sql)?.exists(params![id.as_str()]);
+    if let Made::Execution(execution) = &new.made
+        && exists("SELECT 1 FROM executions WHERE execution = ?1", execution)?
+    {
+        return Ok(Some(Problem::Exists(execution.clone())));
+    }
+    if let Some(session) = session
+        && (exists("SELECT 1 FROM sessions WHERE session = ?1", session)?
+            || exists("SELECT 1 FROM executions WHERE session = ?1", session)?)
+    {
+        return Ok(Some(Problem::Exists(session.clone())));
+    }
+    requests::remember(transaction, new)?;
+    Ok(None)
+}
+
 fn insert_finish(
     transaction: &Transaction<'_>,
     finish: &Finish,
@@ -122,6 +153,7 @@ fn insert_finish(
     let number = insert_data(transaction, &columns, finish, written)?;
     insert_body(transaction, execution, "stdout", &finish.stdout, written)?;
     insert_body(transaction, execution, "stderr", &finish.stderr, written)?;
+    requests::tell(transaction, execution, &finish.told, time_ms, written)?;
     transaction
         .prepare_cached(
             "UPDATE executions SET finish_number = ?2, status = ?3, finish_time_ms = ?4 WHERE execution = ?1",
@@ -136,13 +168,17 @@ fn insert_opened(
     written: &mut usize,
 ) -> rusqlite::Result<Result<(), Problem>> {
     let session = opened.session.as_str();
-    let known = transaction
-        .prepare_cached("SELECT 1 FROM sessions WHERE session = ?1")?
-        .exists(params![session])?;
-    if known {
-        return Ok(Err(Problem::Exists(opened.session.clone())));
-    }
     let time_ms = to_millis(opened.time);
+    let new = New {
+        tenant: &opened.tenant,
+        request: opened.request.as_deref(),
+        sha256: opened.request_sha256.as_deref(),
+        made: Made::Session(opened.session.clone()),
+        time_ms,
+    };
+    if let Some(problem) = check_new(transaction, &new, Some(&opened.session))? {
+        return Ok(Err(problem));
+    }
     let columns = Columns {
         kind: "open",
         execution: None,

@@ -6,7 +6,11 @@ use serde::de::DeserializeOwned;
 
 use brig_jailer::ids::Id;
 
-use super::record::{Accept, Finish, Kind, Record};
+use super::record::{Accept, Artifact, Finish, Kind, Record};
+use super::requests;
+
+/// How many of a session's executions are looked through for artifacts, the newest ones.
+const LOOKED_THROUGH: i64 = 4096;
 
 /// Reads an execution with its bodies, as far as these were not erased.
 pub(super) fn record(connection: &Connection, execution: &Id) -> rusqlite::Result<Option<Record>> {
@@ -22,8 +26,32 @@ pub(super) fn record(connection: &Connection, execution: &Id) -> rusqlite::Resul
     if let Some(finish) = &mut finish {
         finish.stdout.content = body(connection, execution, "stdout")?;
         finish.stderr.content = body(connection, execution, "stderr")?;
+        finish.told = requests::told(connection, execution.as_str())?;
     }
     Ok(Some(Record { accept, finish }))
+}
+
+/// The artifacts of a session's executions, newest execution first, at most so many.
+pub(super) fn artifacts(connection: &Connection, session: &Id, most: usize) -> rusqlite::Result<Vec<Artifact>> {
+    let mut select = connection.prepare_cached(
+        "SELECT json_extract(data, '$.artifacts')
+         FROM (SELECT accept_number, finish_number FROM executions WHERE session = ?1
+               ORDER BY accept_number DESC LIMIT ?2) AS newest
+         JOIN entries ON number = newest.finish_number
+         WHERE json_array_length(data, '$.artifacts') > 0
+         ORDER BY newest.accept_number DESC",
+    )?;
+    let mut rows = select.query(params![session.as_str(), LOOKED_THROUGH])?;
+    let mut found: Vec<Artifact> = Vec::new();
+    while let Some(row) = rows.next()? {
+        let parsed: Vec<Artifact> = parse(&row.get::<_, String>(0)?)?;
+        found.extend(parsed);
+        if found.len() >= most {
+            break;
+        }
+    }
+    found.truncate(most);
+    Ok(found)
 }
 
 fn entry<T: DeserializeOwned>(connection: &Connection, execution: &Id, kind: &str) -> rusqlite::Result<Option<T>> {
@@ -34,9 +62,12 @@ fn entry<T: DeserializeOwned>(connection: &Connection, execution: &Id, kind: &st
         )?
         .query_row(params![execution.as_str(), kind], |row| row.get(0))
         .optional()?;
-    let parse = |data: String| serde_json::from_str(&data);
-    let parsed = data.map(parse).transpose();
-    parsed.map_err(|error| rusqlite::Error::FromSqlConversionFailure(0, Type::Text, Box::new(error)))
+    data.map(|data| parse(&data)).transpose()
+}
+
+fn parse<T: DeserializeOwned>(data: &str) -> rusqlite::Result<T> {
+    serde_json::from_str(data)
+        .map_err(|error| rusqlite::Error::FromSqlConversionFailure(0, Type::Text, Box::new(error)))
 }
 
 fn body(connection: &Connection, execution: &Id, part: &str) -> rusqlite::Result<Vec<u8>> {

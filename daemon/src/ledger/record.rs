@@ -21,7 +21,13 @@ pub struct Origin {
 pub struct Accept {
     pub execution: Id,
     pub request: Option<String>,
+    /// Of all that was sent, in hexadecimal digits; absent in entries of the first version.
+    #[serde(default)]
+    pub request_sha256: Option<String>,
     pub session: Id,
+    /// Whether the session is one that is kept, and not made for it alone.
+    #[serde(default)]
+    pub kept: bool,
     /// From the identity of the connection.
     pub tenant: String,
     /// From the identity of the connection.
@@ -44,6 +50,9 @@ pub struct Accept {
 pub struct SessionOpened {
     pub session: Id,
     pub request: Option<String>,
+    /// Of all that was sent, in hexadecimal digits; absent in entries of the first version.
+    #[serde(default)]
+    pub request_sha256: Option<String>,
     /// From the identity of the connection.
     pub tenant: String,
     /// From the identity of the connection.
@@ -156,6 +165,9 @@ pub struct Finish {
     pub stderr: Body,
     pub artifacts: Vec<Artifact>,
     pub limits_hit: Vec<String>,
+    /// What the caller was told beyond this, in the form of the API; kept for [`super::REMEMBERED`] beside the entry.
+    #[serde(skip)]
+    pub told: Vec<u8>,
     /// When the code started; absent if it never did.
     #[serde(with = "optional_millis", rename = "start_time_ms")]
     pub start_time: Option<SystemTime>,
@@ -210,6 +222,21 @@ pub struct Record {
     pub finish: Option<Finish>,
 }
 
+/// What a request made.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Requested {
+    pub made: Made,
+    /// Of all that was sent, in hexadecimal digits.
+    pub sha256: String,
+}
+
+/// Something that a request made.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub enum Made {
+    Execution(Id),
+    Session(Id),
+}
+
 /// What has begun and not ended.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct OpenEnds {
@@ -236,6 +263,7 @@ impl Finish {
             stderr: Body::new(Vec::new()),
             artifacts: Vec::new(),
             limits_hit: Vec::new(),
+            told: Vec::new(),
             start_time: None,
             time,
         }

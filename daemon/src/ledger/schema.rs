@@ -26,6 +26,11 @@ const MIGRATIONS: &[Migration] = &[
         name: "kept sessions",
         sql: SESSIONS,
     },
+    Migration {
+        version: 11,
+        name: "requests, and what was told",
+        sql: REQUESTS,
+    },
 ];
 
 const FIRST: &str = "
@@ -98,6 +103,30 @@ const SESSIONS: &str = "
         ) STRICT;
         CREATE INDEX sessions_of_tenant ON sessions (tenant, open_time_ms);
         CREATE INDEX sessions_open ON sessions (open_number) WHERE close_number IS NULL;
+    ";
+
+const REQUESTS: &str = "
+        -- What requests made, for as long as that is remembered, from the entries.
+        CREATE TABLE requests (
+            tenant TEXT NOT NULL,
+            request TEXT NOT NULL,
+            sha256 TEXT NOT NULL,
+            kind TEXT NOT NULL CHECK (kind IN ('execution', 'session')),
+            made TEXT NOT NULL,
+            time_ms INTEGER NOT NULL,
+            PRIMARY KEY (tenant, request)
+        ) STRICT;
+        CREATE INDEX requests_by_time ON requests (time_ms);
+
+        -- Results, without what is in `bodies`, for as long as they are remembered.
+        CREATE TABLE told (
+            execution TEXT PRIMARY KEY,
+            result BLOB NOT NULL,
+            time_ms INTEGER NOT NULL
+        ) STRICT;
+        CREATE INDEX told_by_time ON told (time_ms);
+
+        CREATE INDEX executions_of_session ON executions (session, accept_number);
     ";
 
 /// Brings the tables up to date, each step in a transaction of its own.

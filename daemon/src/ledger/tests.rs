@@ -1,7 +1,7 @@
 use std::io::{BufRead, BufReader};
 use std::os::unix::fs::PermissionsExt;
 use std::process::{Command, Stdio};
-use std::time::{Duration, UNIX_EPOCH};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use rusqlite::Connection;
 
@@ -16,7 +16,9 @@ fn accept(execution: &str) -> Accept {
     Accept {
         execution: id(execution),
         request: Some("r1".to_owned()),
+        request_sha256: None,
         session: id("s1"),
+        kept: true,
         tenant: "default".to_owned(),
         user: "root".to_owned(),
         origin: Origin {
@@ -406,7 +408,7 @@ async fn a_ledger_of_a_newer_brigd_is_left_alone() {
             error,
             LedgerError::Newer {
                 found: 99,
-                known: 2,
+                known: 11,
                 ..
             }
         ),
@@ -509,6 +511,7 @@ fn opened(session: &str) -> SessionOpened {
     SessionOpened {
         session: id(session),
         request: accept.request,
+        request_sha256: None,
         tenant: accept.tenant,
         user: accept.user,
         origin: accept.origin,
@@ -596,14 +599,187 @@ async fn a_ledger_of_the_first_version_keeps_its_entries_and_their_numbers() {
         DROP TABLE entries; ALTER TABLE old RENAME TO entries;
         CREATE INDEX entries_of_tenant ON entries (tenant, time_ms);
         UPDATE executions SET accept_number = accept_number + 40, finish_number = finish_number + 40;
-        DROP TABLE sessions; DELETE FROM migrations WHERE version = 2;";
+        DROP TABLE sessions; DROP TABLE requests; DROP TABLE told; DROP INDEX executions_of_session;
+        DELETE FROM migrations WHERE version >= 2;";
     connection.execute_batch(back).unwrap();
     drop(connection);
     let ledger = Ledger::open(&path).unwrap();
     let record = ledger.get(&id("e1")).await.unwrap().unwrap();
     assert_eq!((record.accept, record.finish), (accept("e1"), Some(finish("e1"))));
-    ledger.session_opened(opened("s1")).await.unwrap();
+    ledger.session_opened(opened("s2")).await.unwrap();
     ledger.close().await.unwrap();
     let numbers = "SELECT kind || ' ' || number FROM entries ORDER BY number";
     assert_eq!(texts(&path, numbers), ["accept 41", "finish 42", "open 43"]);
+}
+
+/// An execution that a request made, so many hours after the first.
+fn asked(execution: &str, request: &str, payload: &str, hours: u32) -> Accept {
+    let accept = accept(execution);
+    Accept {
+        request: Some(request.to_owned()),
+        request_sha256: Some(payload.to_owned()),
+        session: id(&format!("s{execution}")),
+        kept: false,
+        time: accept.time + Duration::from_secs(3600) * hours,
+        ..accept
+    }
+}
+
+fn repeated(answer: Result<(), LedgerError>) -> Requested {
+    match answer {
+        Err(LedgerError::Repeated(requested)) => requested,
+        other => panic!("{other:?}"),
+    }
+}
+
+#[tokio::test]
+async fn a_request_makes_one_thing_a_day_whoever_restarts() {
+    let (_directory, path) = place();
+    let ledger = Ledger::open(&path).unwrap();
+    ledger.accept(asked("e1", "r1", "aa", 0)).await.unwrap();
+    let opening = |session: &str, request: &str, payload: &str| SessionOpened {
+        request: Some(request.to_owned()),
+        request_sha256: Some(payload.to_owned()),
+        ..opened(session)
+    };
+    ledger.session_opened(opening("s1", "r2", "bb")).await.unwrap();
+    ledger.close().await.unwrap();
+    let ledger = Ledger::open(&path).unwrap();
+    let first = Requested {
+        made: Made::Execution(id("e1")),
+        sha256: "aa".to_owned(),
+    };
+    assert_eq!(repeated(ledger.accept(asked("e2", "r1", "aa", 23)).await), first);
+    // Whether the payload is the same is for whoever asks.
+    assert_eq!(repeated(ledger.accept(asked("e2", "r1", "ff", 23)).await), first);
+    assert_eq!(repeated(ledger.session_opened(opening("s2", "r1", "aa")).await), first);
+    let session = repeated(ledger.accept(asked("e2", "r2", "bb", 0)).await);
+    assert_eq!((session.made, session.sha256.as_str()), (Made::Session(id("s1")), "bb"));
+    // Its own ids are taken too, but that it came before counts first.
+    assert_eq!(repeated(ledger.accept(asked("e1", "r1", "aa", 23)).await), first);
+    let other_tenant = Accept {
+        tenant: "other".to_owned(),
+        ..asked("e3", "r1", "aa", 0)
+    };
+    ledger.accept(other_tenant).await.unwrap();
+    // What was refused left nothing.
+    ledger.accept(asked("e2", "r3", "aa", 23)).await.unwrap();
+    ledger.accept(asked("e4", "r1", "ff", 24)).await.unwrap();
+    let last = repeated(ledger.accept(asked("e5", "r1", "ff", 47)).await);
+    assert_eq!(last.made, Made::Execution(id("e4")));
+    // All of it lies in a time that is long over.
+    assert_eq!(ledger.requested("default", &id("r1")).await.unwrap(), None);
+    let now = Accept {
+        time: SystemTime::now(),
+        ..asked("e6", "r6", "aa", 0)
+    };
+    ledger.accept(now).await.unwrap();
+    let found = ledger.requested("default", &id("r6")).await.unwrap().unwrap();
+    assert_eq!(found.made, Made::Execution(id("e6")));
+    assert_eq!(ledger.requested("other", &id("r6")).await.unwrap(), None);
+}
+
+#[tokio::test]
+async fn ids_of_sessions_and_executions_are_used_once_also_by_runs_of_their_own() {
+    let (_directory, path) = place();
+    let ledger = Ledger::open(&path).unwrap();
+    let taken = |answer: Result<(), LedgerError>, name: &str| {
+        assert!(
+            matches!(&answer, Err(LedgerError::Exists(found)) if *found == id(name)),
+            "{answer:?}"
+        );
+    };
+    ledger.accept(asked("e1", "q1", "aa", 0)).await.unwrap();
+    ledger.session_opened(opened("s1")).await.unwrap();
+    ledger.close().await.unwrap();
+    let ledger = Ledger::open(&path).unwrap();
+    taken(ledger.accept(asked("e1", "q2", "aa", 48)).await, "e1");
+    let in_session = |execution: &str, session: &str, kept: bool| Accept {
+        session: id(session),
+        kept,
+        ..asked(execution, &format!("r{execution}"), "aa", 48)
+    };
+    taken(ledger.accept(in_session("e2", "se1", false)).await, "se1");
+    taken(ledger.accept(in_session("e2", "s1", false)).await, "s1");
+    taken(ledger.session_opened(opened("s1")).await, "s1");
+    taken(ledger.session_opened(opened("se1")).await, "se1");
+    for execution in ["e2", "e3"] {
+        ledger.accept(in_session(execution, "s1", true)).await.unwrap();
+    }
+}
+
+#[tokio::test]
+async fn what_is_remembered_for_a_day_takes_up_no_more_than_that() {
+    let (_directory, path) = place();
+    let ledger = Ledger::open(&path).unwrap();
+    for number in 0..100 {
+        let name = format!("e{number}");
+        // One an hour.
+        let accept = asked(&name, &format!("r{number}"), "aa", number);
+        let end = Finish {
+            told: vec![1],
+            time: accept.time,
+            ..finish(&name)
+        };
+        ledger.accept(accept).await.unwrap();
+        ledger.finish(end).await.unwrap();
+    }
+    assert_eq!(ledger.get(&id("e99")).await.unwrap().unwrap().finish.unwrap().told, [1]);
+    assert!(
+        ledger
+            .get(&id("e0"))
+            .await
+            .unwrap()
+            .unwrap()
+            .finish
+            .unwrap()
+            .told
+            .is_empty()
+    );
+    ledger.close().await.unwrap();
+    for table in ["requests", "told"] {
+        let rows = texts(&path, &format!("SELECT count(*) || '' FROM {table}"));
+        assert_eq!(rows, ["24"], "{table}");
+    }
+    let plan = texts_at(
+        &path,
+        "EXPLAIN QUERY PLAN SELECT 1 FROM executions WHERE session = 's'",
+        3,
+    );
+    assert!(plan[0].contains("INDEX executions_of_session"), "{plan:?}");
+}
+
+fn texts_at(path: &Path, sql: &str, column: usize) -> Vec<String> {
+    let connection = Connection::open(path).unwrap();
+    let mut statement = connection.prepare(sql).unwrap();
+    let rows = statement.query_map([], |row| row.get(column)).unwrap();
+    rows.map(Result::unwrap).collect()
+}
+
+#[tokio::test]
+async fn the_newest_artifacts_of_a_session_are_found() {
+    let (_directory, path) = place();
+    let ledger = Ledger::open(&path).unwrap();
+    for name in ["e1", "e2", "e3"] {
+        ledger.accept(accept(name)).await.unwrap();
+    }
+    for (name, paths) in [("e1", vec!["a", "b"]), ("e2", vec![]), ("e3", vec!["c"])] {
+        let mut end = finish(name);
+        let first = end.artifacts.remove(0);
+        end.artifacts = paths
+            .into_iter()
+            .map(|path| Artifact {
+                path: path.to_owned(),
+                ..first.clone()
+            })
+            .collect();
+        ledger.finish(end).await.unwrap();
+    }
+    let paths = async |session: &str, most: usize| -> Vec<String> {
+        let found = ledger.artifacts(&id(session), most).await.unwrap();
+        found.into_iter().map(|artifact| artifact.path).collect()
+    };
+    assert_eq!(paths("s1", 10).await, ["c", "a", "b"]);
+    assert_eq!(paths("s1", 2).await, ["c", "a"]);
+    assert!(paths("s2", 10).await.is_empty());
 }

@@ -10,8 +10,10 @@ use tokio::sync::mpsc;
 use brig_jailer::ids::Id;
 
 use super::entry::{Entry, Problem};
-use super::record::{Accept, Finish, OpenEnds, Record, Refused, SessionClosed, SessionOpened};
-use super::{Answer, LedgerError, Options, database, read, schema};
+use super::record::{
+    Accept, Artifact, Finish, OpenEnds, Record, Refused, Requested, SessionClosed, SessionOpened, to_millis,
+};
+use super::{Answer, LedgerError, Options, database, read, requests, schema};
 
 /// Requests that are written at one time, at most.
 const BATCH: usize = 128;
@@ -29,8 +31,17 @@ pub(super) enum Request {
     Closed(SessionClosed, Answer<()>),
     Settle(OpenEnds, Answer<()>),
     OpenEnds(Answer<OpenEnds>),
-    Get(Id, Answer<Option<Record>>),
+    Look(Look),
     Close(Answer<()>),
+}
+
+/// A question that changes nothing.
+pub(super) enum Look {
+    Get(Id, Answer<Option<Record>>),
+    /// Of a tenant, a request.
+    Requested(String, String, Answer<Option<Requested>>),
+    /// Of a session, at most so many.
+    Artifacts(Id, usize, Answer<Vec<Artifact>>),
 }
 
 #[derive(Debug)]
@@ -86,8 +97,8 @@ impl Writer {
             let settled = self.settle(&adopted);
             let _ = answer.send(settled.map_err(|source| self.unwritable(source)));
         }
-        for (execution, answer) in batch.gets {
-            let _ = answer.send(self.get(&execution));
+        for look in batch.looks {
+            self.look(look);
         }
         for answer in batch.open_ends {
             let _ = answer.send(self.open_ends().map_err(|source| self.unreadable(source)));
@@ -201,9 +212,23 @@ impl Writer {
         Ok(found.iter().filter_map(|id| Id::parse(id).ok()).collect())
     }
 
-    fn get(&self, execution: &Id) -> Result<Option<Record>, LedgerError> {
-        let found = read::record(&self.connection, execution);
-        found.map_err(|source| self.unreadable(source))
+    /// Looks something up.
+    fn look(&self, look: Look) {
+        match look {
+            Look::Get(execution, answer) => {
+                let found = read::record(&self.connection, &execution);
+                let _ = answer.send(found.map_err(|source| self.unreadable(source)));
+            }
+            Look::Requested(tenant, request, answer) => {
+                let now = to_millis(SystemTime::now());
+                let found = requests::find(&self.connection, &tenant, &request, now);
+                let _ = answer.send(found.map_err(|source| self.unreadable(source)));
+            }
+            Look::Artifacts(session, most, answer) => {
+                let found = read::artifacts(&self.connection, &session, most);
+                let _ = answer.send(found.map_err(|source| self.unreadable(source)));
+            }
+        }
     }
 
     fn unreadable(&self, source: rusqlite::Error) -> LedgerError {
@@ -240,6 +265,7 @@ impl Writer {
     fn explain(&self, problem: Problem) -> LedgerError {
         match problem {
             Problem::Exists(id) => LedgerError::Exists(id),
+            Problem::Repeated(requested) => LedgerError::Repeated(requested),
             Problem::NotRunning(id) => LedgerError::NotRunning(id),
             Problem::NoSpace(free_bytes, needed_bytes) => LedgerError::NoSpace {
                 path: self.path.clone(),
@@ -263,7 +289,7 @@ struct Batch {
     accepts: Vec<(Entry, Answer<()>)>,
     finishes: Vec<(Entry, Answer<()>)>,
     settles: Vec<(OpenEnds, Answer<()>)>,
-    gets: Vec<(Id, Answer<Option<Record>>)>,
+    looks: Vec<Look>,
     open_ends: Vec<Answer<OpenEnds>>,
 }
 
@@ -279,7 +305,7 @@ impl Batch {
                 Request::Closed(closed, answer) => batch.finishes.push((Entry::Closed(closed), answer)),
                 Request::Settle(adopted, answer) => batch.settles.push((adopted, answer)),
                 Request::OpenEnds(answer) => batch.open_ends.push(answer),
-                Request::Get(execution, answer) => batch.gets.push((execution, answer)),
+                Request::Look(look) => batch.looks.push(look),
                 Request::Close(answer) => closing.push(answer),
             }
         }

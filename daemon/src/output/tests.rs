@@ -1,3 +1,5 @@
+use std::time::Instant;
+
 use super::testing::{memory_file, output, write};
 use super::*;
 

@@ -4,11 +4,12 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use brig_jailer::api::SessionUsage;
 use brig_jailer::faults::{Point, point};
 use brig_jailer::files::wire::{Change, Collect, Detail, Found, Inspect, Skip, Space, Time, Walk};
 use brig_jailer::policy::{Class, Handling};
 use brig_proto::v1::{
-    Artifact, ArtifactChange, ArtifactClass, ArtifactDetails, ArtifactHandling, NoticeKind, ReviewState,
+    Artifact, ArtifactChange, ArtifactClass, ArtifactDetails, ArtifactHandling, NoticeKind, ReviewState, SessionLeft,
 };
 
 use crate::artifacts::{Guess, Judgement, Review, Spool, Stored};
@@ -42,12 +43,27 @@ pub struct Collection {
     pub released: Vec<Released>,
     /// How full the session's file system was, as far as the helper told.
     pub space: Space,
+    /// What the session used then, if it is kept and the jailer told.
+    pub counted: Option<SessionUsage>,
 }
 
 impl Collection {
     /// Bytes that the files take up, inputs and those outside of the working directory included.
     pub fn disk_bytes(&self, job: &Conditions) -> u64 {
         self.space.used_bytes.min(job.limits.disk_bytes)
+    }
+
+    /// What is left of the limits of a session that stays.
+    pub fn left(&self, job: &Conditions) -> Option<SessionLeft> {
+        let (counted, space, limits) = (self.counted?, self.space, &job.limits);
+        let memory = limits.memory_bytes + job.policy.limits.workspace.tmpfs_bytes(limits.disk_bytes);
+        // Not told where nothing was collected.
+        (space.total_bytes > 0).then(|| SessionLeft {
+            memory_bytes: memory.saturating_sub(counted.memory_bytes),
+            disk_bytes: space.total_bytes.saturating_sub(space.used_bytes),
+            inodes: (space.total_inodes > 0).then(|| space.total_inodes.saturating_sub(space.used_inodes)),
+            processes: limits.pids.saturating_sub(counted.processes),
+        })
     }
 
     /// Whether the file system was full, and of what.

@@ -5,8 +5,13 @@
 //! has the process watches it: an execution to its `done` or its end ([`execution`]), the task in between.
 
 pub mod admit;
+pub mod adopt;
 pub mod execution;
+pub mod interpreter;
 pub mod life;
+pub mod memo;
+mod set;
+mod turn;
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -16,27 +21,24 @@ use std::time::SystemTime;
 use brig_jailer::ids::Id;
 use brig_proto::v1;
 use brig_proto::v1::{ContextState, ExecutionState, Reason};
+use serde::{Deserialize, Serialize};
 use tokio::sync::{oneshot, watch};
 use tonic::Status;
 
 use crate::run::execution::{Execution, StopCause};
-use crate::run::log::Log;
-use crate::run::registry::Entered;
 use crate::status::Problem;
 
-use life::Live;
+pub use set::Contexts;
+use turn::Wanted;
+pub use turn::{Interpreter, Lease, Turn};
 
-/// The most contexts of one session that live.
-pub const CONTEXTS_MAX: usize = 16;
-/// The most contexts of one session that are remembered, ended ones included.
-const REMEMBERED_MAX: usize = 64;
 /// The most executions of one context that wait.
 pub const WAITING_MAX: usize = 32;
 /// The most requests to reset a context that are remembered.
 const RESETS_MAX: usize = 16;
 
 /// The language of a context.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Language {
     Python,
     Bash,
@@ -67,7 +69,11 @@ struct State {
     last_active: SystemTime,
     /// Executions that have begun since its interpreter started.
     executions: u64,
+    /// Whether the interpreter runs code, or was asked to.
+    runs_code: bool,
     generation: u32,
+    /// What became of the last interpreter, until an execution is told.
+    lost: Option<String>,
     waiting: VecDeque<Wanted>,
     /// The execution that has the process.
     running: Option<Arc<Execution>>,
@@ -79,35 +85,6 @@ struct State {
     /// Why the last interpreter that was asked for could not be started.
     refusal: Option<Status>,
 }
-
-/// What waits for the process.
-#[derive(Debug)]
-struct Wanted {
-    execution: Arc<Execution>,
-    granted: oneshot::Sender<Result<Lease, Problem>>,
-}
-
-/// A place in the queue of a context.
-#[derive(Debug)]
-pub struct Turn {
-    context: Arc<Context>,
-    log: Arc<Log>,
-    granted: oneshot::Receiver<Result<Lease, Problem>>,
-}
-
-/// The process of a context, until this is dropped.
-#[derive(Debug)]
-pub struct Lease {
-    /// Nothing once it has ended.
-    pub live: Option<Live>,
-    /// What became of the last one, if that has not been told.
-    pub lost: Option<String>,
-    back: Option<oneshot::Sender<Option<Live>>>,
-}
-
-/// The contexts of a session.
-#[derive(Debug, Default)]
-pub struct Contexts(Mutex<Vec<Arc<Context>>>);
 
 /// The context that an execution runs in.
 #[derive(Debug)]
@@ -141,69 +118,6 @@ impl Seat {
     /// Whether what the execution left in the interpreter is there for the next one.
     pub fn is_state_kept(&self) -> bool {
         self.state_kept.load(Ordering::SeqCst)
-    }
-}
-
-impl Contexts {
-    /// Enters a context, unless the same request made one before.
-    pub fn enter(&self, context: &Arc<Context>) -> Result<Entered<Context>, Problem> {
-        let mut all = self.lock();
-        if let Some(request) = &context.request
-            && let Some(known) = all.iter().find(|known| known.request.as_ref() == Some(request))
-        {
-            return if known.digest == context.digest {
-                Ok(Entered::Known(Arc::clone(known)))
-            } else {
-                Err(crate::run::registry::reused(request))
-            };
-        }
-        if all.iter().any(|known| known.id == context.id) {
-            return Err(Problem::Exists {
-                kind: "context",
-                name: context.id.to_string(),
-                why: "was used before in this session; leave the id out or choose another one",
-                reason: Reason::IdTaken,
-            });
-        }
-        let living = all.iter().filter(|known| !known.is_over()).count();
-        if living >= CONTEXTS_MAX {
-            return Err(Problem::ContextQuota(context.session.to_string(), living));
-        }
-        if all.len() >= REMEMBERED_MAX
-            && let Some(oldest) = all.iter().position(|known| known.is_over())
-        {
-            all.remove(oldest);
-        }
-        all.push(Arc::clone(context));
-        Ok(Entered::New)
-    }
-
-    /// Takes a context out that could not be made, so that its name and its request are free.
-    pub fn withdraw_unmade(&self, context: &Arc<Context>) {
-        if context.lock().generation == 0 {
-            self.lock().retain(|known| !Arc::ptr_eq(known, context));
-        }
-    }
-
-    /// Finds a context.
-    pub fn get(&self, id: &str) -> Result<Arc<Context>, Problem> {
-        let found = self.lock().iter().find(|known| known.id.as_str() == id).cloned();
-        found.ok_or_else(|| Problem::NotFound {
-            kind: "context",
-            name: id.chars().take(60).collect(),
-            why: "context_id: not in this session, ended a while ago, or lost with the brigd that it was made by"
-                .to_owned(),
-            reason: Reason::ContextNotFound,
-        })
-    }
-
-    /// All of them, newest first.
-    pub fn list(&self) -> Vec<Arc<Context>> {
-        self.lock().iter().rev().cloned().collect()
-    }
-
-    fn lock(&self) -> MutexGuard<'_, Vec<Arc<Context>>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -335,6 +249,28 @@ impl Context {
         }
     }
 
+    /// Says that an execution is about to begin, and gives what it has to be told of the last interpreter.
+    pub fn begins(&self) -> Option<String> {
+        let mut lost = None;
+        self.change(|state| {
+            state.executions += 1;
+            state.runs_code = true;
+            lost = state.lost.take();
+        });
+        lost
+    }
+
+    /// Says that the interpreter waits for work again, with its state or without.
+    pub fn waits(&self, state_kept: bool) {
+        self.change(|state| {
+            state.runs_code = false;
+            if !state_kept {
+                state.generation += 1;
+                state.executions = 0;
+            }
+        });
+    }
+
     fn cancel_all(&self, change: impl FnOnce(&mut State)) {
         let executions: Vec<_> = {
             let mut state = self.lock();
@@ -376,7 +312,9 @@ impl State {
             phase: ContextState::Starting,
             last_active: SystemTime::now(),
             executions: 0,
+            runs_code: false,
             generation: 0,
+            lost: None,
             waiting: VecDeque::new(),
             running: None,
             is_closing: false,
@@ -391,39 +329,6 @@ impl State {
     fn tell_places(&self) {
         for (place, wanted) in (1..).zip(&self.waiting) {
             wanted.execution.log.place(ExecutionState::Queued, place);
-        }
-    }
-}
-
-impl Turn {
-    /// Waits for the process. Dropping the turn gives the place up.
-    pub async fn wait(&mut self) -> Result<Lease, Problem> {
-        match (&mut self.granted).await {
-            Ok(granted) => granted,
-            Err(_over) => Err(self.context.closed_problem()),
-        }
-    }
-}
-
-impl Drop for Turn {
-    fn drop(&mut self) {
-        let mut state = self.context.lock();
-        let before = state.waiting.len();
-        state
-            .waiting
-            .retain(|wanted| !Arc::ptr_eq(&wanted.execution.log, &self.log));
-        if state.waiting.len() < before {
-            state.tell_places();
-        }
-    }
-}
-
-impl Drop for Lease {
-    fn drop(&mut self) {
-        let live = self.live.take();
-        if let Some(back) = self.back.take() {
-            // The context may be over.
-            drop(back.send(live));
         }
     }
 }

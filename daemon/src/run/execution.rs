@@ -10,11 +10,12 @@ use brig_jailer::ids::Id;
 use brig_jailer::policy::Resolved;
 use brig_proto::v1;
 use brig_proto::v1::execution_spec::Work as SpecWork;
-use brig_proto::v1::{EffectiveLimits, ExecutionResult, ExecutionSpec, InputFile, OnDisconnect};
+use brig_proto::v1::{EffectiveLimits, ExecutionResult, ExecutionSpec, InputFile, OnDisconnect, OutputMode};
 use prost::Message;
 use prost_types::Duration;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
+use tokio::sync::SetOnce;
 use tokio_util::sync::CancellationToken;
 use tracing::debug;
 
@@ -22,6 +23,7 @@ use crate::jailer::Jailer;
 use crate::output::Output;
 use crate::principal::Principal;
 use crate::run::admit::{Conditions, Content, Job, Work, check_expected, wants_inline};
+use crate::run::clock::Clock;
 use crate::run::context::Seat;
 use crate::run::fields::Fields;
 use crate::run::finish::signal_bit;
@@ -31,6 +33,8 @@ use crate::run::kept::Session;
 use crate::run::kept::memo::{ExecutionMemo, MemoError, Outline};
 use crate::run::life::Times;
 use crate::run::log::{Held, Log};
+use crate::run::stdin::Stdin;
+use crate::run::terminal::Size;
 
 /// How long code may go on after an interrupt.
 const INTERRUPT: std::time::Duration = std::time::Duration::from_secs(2);
@@ -75,6 +79,9 @@ pub struct Execution {
     pub create_time: SystemTime,
     pub output: Arc<Output>,
     pub log: Arc<Log>,
+    pub stdin: Arc<Stdin>,
+    /// What size its terminal is to have.
+    pub size: Arc<Size>,
     pub stop: Stop,
     /// The session that it runs in, if that is kept.
     pub kept: Option<Arc<Session>>,
@@ -86,6 +93,8 @@ pub struct Execution {
     interrupt_told: CancellationToken,
     /// Signals that callers sent, a bit each.
     signals_sent: AtomicU64,
+    /// Whether it was accepted, once that is decided.
+    admission: SetOnce<bool>,
     /// Callers of Run that still listen.
     callers: AtomicUsize,
     ends_without_callers: bool,
@@ -134,7 +143,7 @@ impl Execution {
         principal: Arc<Principal>,
         kept: Option<Arc<Session>>,
     ) -> Self {
-        let output = Output::new(job.limits.output_bytes);
+        let output = new_output(&spec, job.limits.output_bytes, clock_of(kept.as_ref()));
         Self {
             id: job.execution.clone(),
             session: job.session.clone(),
@@ -154,12 +163,15 @@ impl Execution {
                 Arc::clone(&output),
             )),
             output,
+            stdin: Arc::new(Stdin::new(spec.stdin_open)),
+            size: Arc::default(),
             stop: Stop::default(),
             kept,
             seat: None,
             interrupted: AtomicBool::new(false),
             interrupt_told: CancellationToken::new(),
             signals_sent: AtomicU64::new(0),
+            admission: SetOnce::new(),
             callers: AtomicUsize::new(0),
             ends_without_callers: job.on_disconnect == OnDisconnect::Cancel,
             spec,
@@ -172,11 +184,18 @@ impl Execution {
         session: &Arc<Session>,
         outline: Outline,
         memo: ExecutionMemo,
-        kept: Kept,
+        mut kept: Kept,
     ) -> Result<(Self, Conditions), NotRestored> {
         let (spec, inputs) = outline.asked()?;
-        let output = Output::new(outline.limits.output_bytes);
+        let output = new_output(&spec, outline.limits.output_bytes, session.clock.clone());
+        let stdin = Stdin::new(spec.stdin_open);
+        if let Some(file) = kept.stdin.take() {
+            stdin.restore(file);
+        }
         let log = Log::restore(id.clone(), session.id.clone(), Arc::clone(&output), kept)?;
+        if let Some(ago) = session.stood_still() {
+            output.came(ago);
+        }
         let conditions = Conditions {
             policy: Arc::clone(&session.policy),
             limits: outline.limits,
@@ -205,6 +224,8 @@ impl Execution {
             work_sha256: outline.work_sha256,
             create_time: outline.create_time,
             output,
+            stdin: Arc::new(stdin),
+            size: Arc::default(),
             log: Arc::new(log),
             stop,
             kept: Some(Arc::clone(session)),
@@ -212,6 +233,7 @@ impl Execution {
             interrupted: AtomicBool::new(memo.interrupted),
             interrupt_told: CancellationToken::new(),
             signals_sent: AtomicU64::new(memo.signals),
+            admission: SetOnce::new_with(Some(true)),
             callers: AtomicUsize::new(0),
             ends_without_callers: outline.ends_without_callers,
             spec,
@@ -267,8 +289,13 @@ impl Execution {
 
     /// Ends code that goes on after an interrupt. Harmless for what has ended.
     pub async fn end_interrupted(self: Arc<Self>) {
-        tokio::time::sleep(INTERRUPT).await;
+        self.clock().sleep(INTERRUPT).await;
         self.stop.tell(StopCause::Interrupt);
+    }
+
+    /// The clock of its limits: that of its session, which stands still while that is paused.
+    pub fn clock(&self) -> Clock {
+        clock_of(self.kept.as_ref())
     }
 
     /// Shows the execution as it is now; `whole` with code, environment and all of the result.
@@ -309,6 +336,16 @@ impl Execution {
             inputs: self.inputs.clone(),
             ..v1::Execution::default()
         }
+    }
+
+    /// Decides whether it is accepted. Only the first decision counts.
+    pub fn admit(&self, accepted: bool) {
+        let _ = self.admission.set(accepted);
+    }
+
+    /// Waits until it is decided whether it is accepted.
+    pub async fn is_admitted(&self) -> bool {
+        *self.admission.wait().await
     }
 
     /// Notes that it is interrupted; true the first time.
@@ -392,6 +429,23 @@ impl Stop {
     }
 }
 
+fn clock_of(session: Option<&Arc<Session>>) -> Clock {
+    session.map(|session| session.clock.clone()).unwrap_or_default()
+}
+
+/// Whether it has a terminal.
+pub fn has_terminal(spec: &ExecutionSpec) -> bool {
+    matches!(&spec.work, Some(SpecWork::Command(command)) if command.terminal.is_some())
+}
+
+/// The output of a request: kept up to the cap, or a window.
+fn new_output(spec: &ExecutionSpec, cap: u64, clock: Clock) -> Arc<Output> {
+    match &spec.work {
+        Some(SpecWork::Command(command)) if command.output_mode() == OutputMode::Stream => Output::window(clock),
+        _ => Output::timed(cap, clock),
+    }
+}
+
 /// Who asked: the application's user, else the connection's.
 fn user(principal: &Principal, spec: &ExecutionSpec) -> String {
     let origin = spec.origin.as_ref().map(|origin| &origin.user);
@@ -451,7 +505,8 @@ fn input_files(job: &Job) -> Vec<InputFile> {
     let file = |input: &crate::run::admit::Input| {
         let (size_bytes, sha256) = match &input.content {
             Content::Stored(stored) => (stored.size(), hex(&stored.sha256())),
-            Content::Given(_) | Content::Streamed { .. } => (0, String::new()),
+            Content::Record(record) => (record.size, hex(&record.sha256)),
+            Content::Given(_) | Content::Streamed { .. } | Content::Named(_) => (0, String::new()),
         };
         InputFile {
             name: input.name.clone(),

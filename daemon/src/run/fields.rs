@@ -5,6 +5,7 @@ use brig_proto::v1::Reason;
 use prost_types::Duration;
 
 use crate::names::NameError;
+use crate::run::inputs::unhex;
 use crate::status::{FieldProblem, Problem};
 
 /// The most problems that an answer names.
@@ -58,6 +59,19 @@ impl Fields {
             message: error.to_string(),
             reason: Reason::InvalidId,
         }))
+    }
+
+    /// Reads a SHA-256 that may be left out.
+    pub fn sha256(&mut self, field: &str, text: &str) -> Option<[u8; 32]> {
+        if text.is_empty() {
+            return None;
+        }
+        let digest = unhex(text).and_then(|bytes| bytes.try_into().ok());
+        if digest.is_none() {
+            let message = "is no SHA-256: 64 lower-case hexadecimal digits";
+            self.wrong(field, Reason::InvalidValue, message);
+        }
+        digest
     }
 
     /// Keeps a value, or the problem in its place.

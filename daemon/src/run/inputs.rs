@@ -1,18 +1,98 @@
-//! Input files on their way in: every byte goes through the spool, so that waiting executions take up no memory.
+//! Input files on their way in: every byte goes through the spool, so that waiting executions take up no memory. What
+//! lies in an input record is opened once its execution is admitted.
 
 use std::time::Duration;
 
-use brig_proto::sizes::FILE_CHUNK_MAX;
+use brig_proto::sizes::{FILE_CHUNK_MAX, NAMES_MAX};
 use brig_proto::v1::{FileChunk, Reason, RunRequest, run_request};
 use tokio_stream::{Stream, StreamExt};
 use tonic::Status;
 
 use crate::artifacts::{Spool, Stored};
+use crate::host::Host;
+use crate::inputs::{Opened, not_found};
+use crate::names;
+use crate::principal::Principal;
 use crate::run::admit::{Content, Job};
 use crate::status::{FieldProblem, Problem};
 
 /// How long a client may think between two chunks.
 const PATIENCE: Duration = Duration::from_secs(60);
+
+/// Finds the records that a job names, with which its inputs have their names and sizes.
+///
+/// What was asked for before is answered as it was then, whatever became of its records: nothing is looked up for it.
+pub async fn resolve(job: &mut Job, host: &Host, principal: &Principal) -> Result<(), Problem> {
+    if !job
+        .inputs
+        .iter()
+        .any(|input| matches!(input.content, Content::Named(_)))
+        || host.registry.knows(principal, job.request.as_ref())
+    {
+        return Ok(());
+    }
+    let most = most(job);
+    let mut bytes = 0_u64;
+    for (index, input) in job.inputs.iter_mut().enumerate() {
+        if let Content::Named(id) = &input.content {
+            let found = host.inputs.find(&principal.tenant, id).await?;
+            let missing = || not_found(&format!("inputs[{index}].input_id"), id.as_str());
+            let record = found.ok_or_else(missing)?;
+            if input.name.is_empty() {
+                input.name.clone_from(&record.name);
+            }
+            input.content = Content::Record(Box::new(record));
+        }
+        bytes = bytes.saturating_add(input.content.known_size());
+        if bytes > most {
+            return Err(too_many(index));
+        }
+    }
+    // Names of records may need others than what stood in for them.
+    let names: Vec<&str> = job.inputs.iter().map(|input| input.name.as_str()).collect();
+    if names.iter().map(|name| name.len()).sum::<usize>() > NAMES_MAX {
+        return Err(Problem::Fields(vec![FieldProblem {
+            field: "inputs".to_owned(),
+            message: "the names have more than 64 KiB in all".to_owned(),
+            reason: Reason::TooLarge,
+        }]));
+    }
+    let paths = names::input_names("inputs", &names).map_err(|error| {
+        Problem::Fields(vec![FieldProblem {
+            message: format!("{:?} {}", error.value, error.problem),
+            field: error.field,
+            reason: Reason::InvalidPath,
+        }])
+    })?;
+    for (input, path) in job.inputs.iter_mut().zip(paths) {
+        input.path = path;
+    }
+    Ok(())
+}
+
+/// Opens the records of a job that is admitted; they can be read from then on whatever becomes of them. There is one
+/// entry for each input.
+pub async fn open(job: &Job, host: &Host) -> Result<Vec<Option<Opened>>, Problem> {
+    let mut opened = Vec::with_capacity(job.inputs.len());
+    for (index, input) in job.inputs.iter().enumerate() {
+        let gone = |id: &str| not_found(&format!("inputs[{index}].input_id"), id);
+        opened.push(match &input.content {
+            Content::Record(record) => {
+                let bytes = host.inputs.bytes(record).await?;
+                Some(bytes.ok_or_else(|| gone(record.id.as_str()))?)
+            }
+            // The request was known when it came, and is forgotten now.
+            Content::Named(id) => return Err(gone(id.as_str())),
+            _ => None,
+        });
+    }
+    Ok(opened)
+}
+
+/// What the inputs of a job may have together, in bytes.
+fn most(job: &Job) -> u64 {
+    job.limits.disk_bytes.min(job.policy.limits.upload_bytes.bytes())
+}
 
 /// Takes all inputs of a job: those of the request itself, and those that the stream brings.
 pub async fn take(
@@ -20,13 +100,19 @@ pub async fn take(
     spool: &Spool,
     stream: &mut (impl Stream<Item = Result<RunRequest, Status>> + Unpin),
 ) -> Result<(), Problem> {
-    let most = job.limits.disk_bytes.min(job.policy.limits.upload_bytes.bytes());
+    let records = job.inputs.iter().map(|input| match &input.content {
+        Content::Record(record) => record.size,
+        _ => 0,
+    });
     let mut chunks = Chunks {
         stream,
         ahead: None,
-        left: most,
+        left: most(job).saturating_sub(records.sum()),
     };
     for (index, input) in job.inputs.iter_mut().enumerate() {
+        if !matches!(input.content, Content::Given(_) | Content::Streamed { .. }) {
+            continue;
+        }
         let stored = take_one(index, &input.content, spool, &mut chunks).await?;
         input.content = Content::Stored(stored);
     }
@@ -61,7 +147,7 @@ async fn take_one(
                 file.write(chunk.data).await?;
             }
         }
-        Content::Stored(_) => {}
+        Content::Stored(_) | Content::Named(_) | Content::Record(_) => {}
     }
     let stored = file.finish()?;
     compare(index, content, &stored)?;
@@ -117,13 +203,27 @@ impl<S: Stream<Item = Result<RunRequest, Status>> + Unpin> Chunks<'_, S> {
                 self.left = left;
                 Ok(())
             }
-            None => Err(wrong(
-                index,
-                Reason::TooLarge,
-                "does not fit: the inputs have more bytes than the disk limit",
-            )),
+            None => Err(too_many(index)),
         }
     }
+}
+
+impl Content {
+    /// How many bytes there are, as far as that is known.
+    fn known_size(&self) -> u64 {
+        match self {
+            Self::Given(bytes) => bytes.len() as u64,
+            Self::Streamed { size, .. } => size.unwrap_or(0),
+            Self::Stored(stored) => stored.size(),
+            Self::Record(record) => record.size,
+            Self::Named(_) => 0,
+        }
+    }
+}
+
+fn too_many(index: usize) -> Problem {
+    let message = "does not fit: the inputs have more bytes than the disk limit, or the policy's upload_bytes";
+    wrong(index, Reason::TooLarge, message)
 }
 
 fn compare(index: usize, announced: &Content, stored: &Stored) -> Result<(), Problem> {
@@ -148,6 +248,22 @@ fn compare(index: usize, announced: &Content, stored: &Stored) -> Result<(), Pro
 /// Writes bytes as hexadecimal digits.
 pub fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+/// Reads what [`hex`] writes.
+pub fn unhex(text: &str) -> Option<Vec<u8>> {
+    let digit = |byte: u8| match byte {
+        b'0'..=b'9' => Some(byte - b'0'),
+        b'a'..=b'f' => Some(byte - b'a' + 10),
+        _ => None,
+    };
+    let pairs = text.as_bytes().chunks(2);
+    pairs
+        .map(|pair| match pair {
+            [high, low] => Some(digit(*high)? << 4 | digit(*low)?),
+            _ => None,
+        })
+        .collect()
 }
 
 fn wrong(index: usize, reason: Reason, message: &str) -> Problem {

@@ -3,7 +3,7 @@
 //! A [`Session`] is what everybody shares of one: what it was made with, and where it is. Its jail belongs to one task,
 //! [`life::run`], its file helper to another ([`helper`]); what its
 //! calls on files have in common is in [`files`]. Whoever uses it holds a [`Use`], so that it is idle only when
-//! nobody does.
+//! nobody does. What ends or pauses it by itself is in [`timeout`], what callers' pauses do in [`pause`].
 
 pub mod admit;
 pub mod adopt;
@@ -12,9 +12,12 @@ pub mod files;
 pub mod helper;
 pub mod life;
 pub mod memo;
+pub mod pause;
+pub mod timeout;
+pub mod watchers;
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, SystemTime};
 
 use brig_jailer::api::{Enforced, Request};
@@ -31,6 +34,7 @@ use tracing::debug;
 use crate::jailer::Jailer;
 use crate::principal::Principal;
 use crate::run::admit::{ArtifactLimits, Image, Times};
+use crate::run::clock::Clock;
 use crate::run::context::Contexts;
 use crate::run::execution::{effective_limits, span};
 use crate::run::report;
@@ -38,6 +42,7 @@ use crate::status::Problem;
 
 use files::FileCalls;
 use helper::Helper;
+use watchers::Watchers;
 
 /// The most executions of one session that run or wait.
 pub const EXECUTIONS_MAX: usize = 64;
@@ -64,27 +69,41 @@ pub struct Session {
     pub create_time: SystemTime,
     /// When it is closed for good.
     pub end_time: SystemTime,
+    /// Stands still while it is paused.
+    pub clock: Clock,
     pub helper: Helper,
     pub files: FileCalls,
     pub contexts: Contexts,
     state: Mutex<State>,
     changes: watch::Sender<()>,
+    /// Who is told of changes, from the moment on that it is accepted.
+    watchers: OnceLock<Arc<Watchers>>,
 }
 
 /// What may change in a session while it lives.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Settings {
     pub expire_time: SystemTime,
+    /// What it gets once more when it is resumed after its expiry.
+    pub expire_after_ms: u64,
     pub idle_timeout_ms: u64,
+    /// Whether it is paused, and not closed, when it expires or has been idle too long.
+    pub pause_on_timeout: bool,
     pub labels: BTreeMap<String, String>,
 }
 
 #[derive(Debug)]
 struct State {
     phase: SessionState,
+    /// Whether it is to be paused, or is.
+    pausing: bool,
+    /// Counts the changes that are told to who watches.
+    revision: u64,
     reason: SessionCloseReason,
     close_time: Option<SystemTime>,
     settings: Settings,
+    /// Counts the changes of these.
+    edits: u64,
     /// Why it could not be made.
     refusal: Option<Status>,
     enforced: Option<Enforced>,
@@ -94,6 +113,8 @@ struct State {
     file_calls: usize,
     last_active: SystemTime,
     idle_since: Instant,
+    /// When it was resumed last.
+    resumed: Option<SystemTime>,
     /// Whether an execution has run, and whether one of code has.
     has_state: bool,
     ran_code: bool,
@@ -110,26 +131,23 @@ pub struct FileUse {
     _place: OwnedSemaphorePermit,
 }
 
-/// Why a session is to end, and when.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Due {
-    pub at: Instant,
-    pub reason: SessionCloseReason,
-}
-
 impl Settings {
     fn state(self) -> State {
         State {
             phase: SessionState::Creating,
+            pausing: false,
+            revision: 0,
             reason: SessionCloseReason::Unspecified,
             close_time: None,
             settings: self,
+            edits: 0,
             refusal: None,
             enforced: None,
             users: 0,
             file_calls: 0,
             last_active: SystemTime::now(),
             idle_since: Instant::now(),
+            resumed: None,
             has_state: false,
             ran_code: false,
         }
@@ -155,11 +173,7 @@ impl Session {
 
     /// Has it end. The first reason counts.
     pub fn end(&self, reason: SessionCloseReason) {
-        self.change(|state| {
-            if matches!(state.phase, SessionState::Creating | SessionState::Running) {
-                (state.phase, state.reason) = (SessionState::Closing, reason);
-            }
-        });
+        self.change(|state| state.close(reason));
     }
 
     /// Says that nothing of it is left.
@@ -167,14 +181,18 @@ impl Session {
         self.change(|state| {
             state.phase = SessionState::Closed;
             state.close_time = Some(SystemTime::now());
+            // Nobody is left whose time could stand still.
+            self.clock.go();
         });
     }
 
     /// Uses it for an execution.
     pub fn enter(self: &Arc<Self>) -> Result<Use, Problem> {
         let mut state = self.lock();
-        if state.phase != SessionState::Running {
-            return Err(self.closed_problem());
+        match state.phase {
+            SessionState::Running if !state.pausing => {}
+            SessionState::Running | SessionState::Paused => return Err(self.paused_problem()),
+            _ => return Err(self.closed_problem()),
         }
         if state.users >= EXECUTIONS_MAX {
             return Err(Problem::SessionBusy(self.id.to_string(), state.users));
@@ -240,6 +258,11 @@ impl Session {
         });
     }
 
+    /// Counts the executions that run or wait.
+    pub fn executions(&self) -> usize {
+        self.lock().users
+    }
+
     /// Where it is.
     pub fn phase(&self) -> SessionState {
         self.lock().phase
@@ -250,9 +273,14 @@ impl Session {
         self.lock().reason
     }
 
-    /// Whether an execution can run in it.
+    /// Whether it is there, running or paused.
     pub fn is_up(&self) -> bool {
-        self.phase() == SessionState::Running
+        self.lock().lives()
+    }
+
+    /// Whether it ends or has ended.
+    pub fn is_over(&self) -> bool {
+        matches!(self.phase(), SessionState::Closing | SessionState::Closed)
     }
 
     pub fn enforced(&self) -> Enforced {
@@ -273,35 +301,9 @@ impl Session {
     pub fn set(&self, settings: Settings) {
         self.change(|state| {
             state.settings = settings;
+            state.edits += 1;
             state.touch();
         });
-    }
-
-    /// When it ends if nobody uses it, and why.
-    pub fn due(&self) -> Due {
-        let state = self.lock();
-        let left = state.settings.expire_time.duration_since(SystemTime::now());
-        let expired = Due {
-            at: Instant::now() + left.unwrap_or_default(),
-            reason: SessionCloseReason::Expired,
-        };
-        let idle = Due {
-            at: state.idle_since + Duration::from_millis(state.settings.idle_timeout_ms),
-            reason: SessionCloseReason::Idle,
-        };
-        if state.users == 0 && state.file_calls == 0 && idle.at < expired.at {
-            idle
-        } else {
-            expired
-        }
-    }
-
-    /// Has it end if it is time for it: somebody may have used it, or given it more time, meanwhile.
-    pub fn end_if_due(&self) {
-        let due = self.due();
-        if due.at <= Instant::now() {
-            self.end(due.reason);
-        }
     }
 
     /// Waits until something of it changes after the last look of this receiver.
@@ -349,9 +351,14 @@ impl Session {
 
     /// Shows it as it is now.
     pub fn show(&self) -> v1::Session {
+        self.show_with_revision().0
+    }
+
+    /// The same, and how many changes it had.
+    pub fn show_with_revision(&self) -> (v1::Session, u64) {
         let state = self.lock();
         let settings = &state.settings;
-        v1::Session {
+        let shown = v1::Session {
             session_id: self.id.to_string(),
             state: state.phase.into(),
             close_reason: state.reason.into(),
@@ -368,7 +375,12 @@ impl Session {
             limits: Some(effective_limits(&self.limits)),
             clamped: self.clamped.clone(),
             idle_timeout: Some(span(Duration::from_millis(settings.idle_timeout_ms))),
-            on_timeout: OnTimeout::Close.into(),
+            on_timeout: if settings.pause_on_timeout {
+                OnTimeout::Pause
+            } else {
+                OnTimeout::Close
+            }
+            .into(),
             network: Some(v1::NetworkSpec {
                 mode: v1::NetworkMode::None.into(),
                 hosts: Vec::new(),
@@ -384,7 +396,8 @@ impl Session {
             usage: None,
             one_shot: false,
             end_time: Some(self.end_time.into()),
-        }
+        };
+        (shown, state.revision)
     }
 
     async fn until<T>(&self, holds: impl Fn(&State) -> Option<T>) -> T {
@@ -399,9 +412,25 @@ impl Session {
         }
     }
 
+    /// Tells these of each change from now on, and that it is there.
+    pub fn tell(&self, watchers: &Arc<Watchers>) {
+        let watchers = self.watchers.get_or_init(|| Arc::clone(watchers));
+        watchers.changed(self);
+    }
+
     fn change(&self, change: impl FnOnce(&mut State)) {
-        change(&mut self.lock());
+        let is_told = {
+            let mut state = self.lock();
+            let before = state.outline();
+            change(&mut state);
+            let is_told = state.outline() != before;
+            state.revision += u64::from(is_told);
+            is_told
+        };
         self.changes.send_replace(());
+        if is_told && let Some(watchers) = self.watchers.get() {
+            watchers.changed(self);
+        }
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
@@ -410,6 +439,19 @@ impl Session {
 }
 
 impl State {
+    /// The first reason counts.
+    fn close(&mut self, reason: SessionCloseReason) {
+        if self.lives() || self.phase == SessionState::Creating {
+            (self.phase, self.reason) = (SessionState::Closing, reason);
+        }
+    }
+
+    /// What is worth telling to who watches, if it changes: all but when it was used last.
+    fn outline(&self) -> impl PartialEq + use<> {
+        let made = self.enforced.is_some();
+        (self.phase, self.reason, self.edits, self.has_state, self.ran_code, made)
+    }
+
     fn touch(&mut self) {
         self.last_active = SystemTime::now();
         self.idle_since = Instant::now();

@@ -6,7 +6,7 @@
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
-use brig_jailer::api::{Enforced, Event};
+use brig_jailer::api::{Enforced, Event, SessionUsage};
 use brig_jailer::faults::{Point, point};
 use brig_jailer::files::wire::Time;
 use brig_proto::v1::{ExecutionStarted, NoticeKind, StartKind};
@@ -17,6 +17,7 @@ use crate::host::Host;
 use crate::jailer::{Jail, Process};
 use crate::kernel;
 use crate::run::admit::{Conditions, Job, Work};
+use crate::run::clock::{Clock, Mark};
 use crate::run::collect::{Collection, collect};
 use crate::run::execution::{Execution, StopCause};
 use crate::run::finish::{Ended, conclude, lost_at_start, stopped_early};
@@ -29,6 +30,8 @@ use crate::status::Problem;
 
 /// How long a program that was called off may take to end.
 const CALL_OFF: Duration = Duration::from_secs(10);
+/// How long the jailer may take to count what a session uses.
+const COUNT: Duration = Duration::from_secs(1);
 
 /// Times of one execution, beside the code's own.
 #[derive(Debug, Clone, Copy, Default)]
@@ -58,7 +61,7 @@ pub struct Running {
     pub since: Option<Time>,
     pub pipes: Pipes,
     pub terms: Terms,
-    pub start: Instant,
+    pub start: Mark,
     pub times: Times,
     /// Whether its end is in the ledger already.
     pub recorded: bool,
@@ -82,18 +85,18 @@ pub async fn live(
 ) -> Option<Permit> {
     info!(policy = %execution.policy, template = %execution.template, "execution accepted");
     point(Point::DaemonAccepted);
-    let accepted = Instant::now();
-    let deadline = accepted + Duration::from_millis(job.limits.start_timeout_ms);
+    let clock = execution.clock();
+    let accepted = clock.mark();
     let mut times = Times::default();
-    let permit = match within(execution, deadline, &job, "it waited for a place", wait(place)).await {
+    let permit = match within(execution, accepted, &job, "it waited for a place", wait(place)).await {
         Ok(permit) => permit,
         Err(why) => {
-            times.queued = accepted.elapsed();
+            times.queued = clock.since(accepted);
             not_started(host, execution, why, times).await;
             return None;
         }
     };
-    times.queued = accepted.elapsed();
+    times.queued = clock.since(accepted);
     tell_clamped(execution, &job);
     let mut process = None;
     let memo = match execution.kept {
@@ -105,8 +108,8 @@ pub async fn live(
         Some(_) => "its program was being started",
         None => "its session was being made",
     };
-    let starting = within(execution, deadline, &job, doing, starting).await;
-    times.startup = accepted.elapsed() - times.queued;
+    let starting = within(execution, accepted, &job, doing, starting).await;
+    times.startup = clock.since(accepted).saturating_sub(times.queued);
     match (starting, process) {
         (Ok(started), Some(process)) => {
             job.inputs.clear();
@@ -122,7 +125,7 @@ pub async fn live(
             if let Some(process) = process
                 && execution.kept.is_some()
             {
-                call_off(process).await;
+                call_off(process, &clock).await;
             }
         }
         (Ok(_), None) => {
@@ -133,8 +136,9 @@ pub async fn live(
     Some(permit)
 }
 
-/// Ends a program that was asked for and is not wanted, in a session that stays.
-pub async fn call_off(mut process: Process) {
+/// Ends a program that was asked for and is not wanted, in a session that stays. One that stands still before it runs is
+/// waited for.
+pub async fn call_off(mut process: Process, clock: &Clock) {
     let calling_off = async {
         while let Some(message) = process.next().await {
             match message.event {
@@ -145,8 +149,9 @@ pub async fn call_off(mut process: Process) {
             }
         }
     };
-    if tokio::time::timeout(CALL_OFF, calling_off).await.is_err() {
-        warn!("a program that was called off did not end");
+    tokio::select! {
+        () = calling_off => {}
+        () = clock.sleep(CALL_OFF) => warn!("a program that was called off did not end"),
     }
 }
 
@@ -157,27 +162,29 @@ pub(in crate::run) async fn wait(place: Place) -> Result<Permit, Problem> {
     }
 }
 
-/// Bounds a part of the start by the deadline and by whoever wants the execution to stop.
+/// Bounds a part of the start by `start_timeout` and by whoever wants the execution to stop.
 pub(in crate::run) async fn within<T>(
     execution: &Execution,
-    deadline: Instant,
+    accepted: Mark,
     job: &Job,
     doing: &'static str,
     work: impl Future<Output = Result<T, Problem>>,
 ) -> Result<T, NotStarted> {
+    let clock = execution.clock();
+    let most = job.limits.start_timeout_ms;
     tokio::select! {
         biased;
         cause = execution.stop.told() => Err(NotStarted::Stopped(cause)),
         result = work => result.map_err(NotStarted::Failed),
-        () = tokio::time::sleep_until(deadline) => {
-            Err(NotStarted::Failed(Problem::StartTimeout(job.limits.start_timeout_ms, doing)))
+        () = clock.reached(accepted, Duration::from_millis(most)) => {
+            Err(NotStarted::Failed(Problem::StartTimeout(most, doing)))
         }
     }
 }
 
 /// Takes down that the code has started.
 fn running(execution: &Arc<Execution>, job: &mut Job, process: Process, started: Started, times: Times) -> Running {
-    let (start, start_time) = (Instant::now(), SystemTime::now());
+    let (start, start_time) = (execution.clock().mark(), SystemTime::now());
     let outline = execution.outline(&job.conditions, started.since, times).encode();
     // Before anything is told that the next brigd should know of.
     if let Err(error) = given(job).keep(execution, started.kept, outline) {
@@ -231,12 +238,15 @@ pub async fn to_end(host: &Host, execution: &Arc<Execution>, conditions: &Condit
     let (ended, claims) = watch(&mut process, execution, &conditions.policy, &host.pumps, pipes, terms).await;
     times.ran = match terms.end {
         Some(_) => terms.elapsed,
-        None => start.elapsed(),
+        None => execution.clock().since(start),
     };
     point(Point::DaemonEnded);
     let collecting = Instant::now();
     let collection = if worth_collecting(execution, ended) {
-        collect(&mut workspace, since, conditions, &host.spool, &execution.log).await
+        let counted = counted(host, execution);
+        let collected = collect(&mut workspace, since, conditions, &host.spool, &execution.log);
+        let (collection, counted) = tokio::join!(collected, counted);
+        Collection { counted, ..collection }
     } else {
         Collection {
             missing: conditions
@@ -266,6 +276,13 @@ pub async fn to_end(host: &Host, execution: &Arc<Execution>, conditions: &Condit
         enforced: Some(enforced),
     };
     finish(host, report, recorded).await;
+}
+
+/// Asks what a session that stays uses after the end; what can't be told at once is left out.
+pub(in crate::run) async fn counted(host: &Host, execution: &Execution) -> Option<SessionUsage> {
+    let session = execution.kept.as_ref()?;
+    let asked = tokio::time::timeout(COUNT, host.jailer.usage(session.id.clone()));
+    asked.await.ok()?.ok()?
 }
 
 /// After the end nobody of the session is left to ask, or nobody is there to hear.

@@ -13,6 +13,7 @@ use crate::config::Role;
 use crate::principal::Principal;
 use crate::run::execution::Execution;
 use crate::run::kept::Session;
+use crate::run::kept::watchers::Watchers;
 use crate::run::log::Held;
 use crate::status::Problem;
 
@@ -36,6 +37,8 @@ pub struct Registry {
     /// How much those that ended may take up together; the oldest are forgotten before it is more.
     most: Held,
     state: Mutex<State>,
+    /// Who watches the sessions.
+    pub watchers: Arc<Watchers>,
 }
 
 #[derive(Debug, Default)]
@@ -80,8 +83,11 @@ pub enum Entered<T> {
 impl Registry {
     /// Makes an empty registry; those that ended may take up `most` together.
     pub fn new(most: Held) -> Self {
-        let state = Mutex::default();
-        Self { most, state }
+        Self {
+            most,
+            state: Mutex::default(),
+            watchers: Arc::default(),
+        }
     }
 
     /// Enters an execution, unless the same request made one before.
@@ -106,6 +112,14 @@ impl Registry {
             state.requests.insert((tenant.clone(), request.clone()), made);
         }
         Ok(Entered::New)
+    }
+
+    /// Whether a request of this tenant is known, with this payload or another.
+    pub fn knows(&self, principal: &Principal, request: Option<&Id>) -> bool {
+        let key = |request: &Id| (principal.tenant.clone(), request.clone());
+        let mut state = self.lock();
+        state.forget_old(Instant::now(), &self.most);
+        request.is_some_and(|request| state.requests.contains_key(&key(request)))
     }
 
     /// Takes an execution out that was refused after all.

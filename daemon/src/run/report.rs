@@ -10,6 +10,7 @@ use brig_proto::v1::{
     ArtifactClass, ArtifactHandling, CauseKind, ClampedLimit, ExecutionError, ExecutionResult, ExecutionStatus,
     OutputSummary, ReviewState, SessionSummary, StartKind, StreamSummary, Timing,
 };
+use prost::Message;
 
 use crate::ledger::{self, Body, Finish};
 use crate::output::{Stream, View, cut_text};
@@ -198,6 +199,7 @@ impl<'r> Report<'r> {
                 .iter()
                 .map(|kind| word(kind.as_str_name(), "CAUSE_KIND_"))
                 .collect(),
+            told: told(result),
             start_time: self.start_time,
             time: SystemTime::now(),
         }
@@ -276,8 +278,20 @@ impl<'r> Report<'r> {
             has_state: kept.is_some() && self.start_time.is_some() && seat.is_none_or(Seat::is_state_kept),
             start: start.into(),
             expire_time: kept.map(|session| session.settings().expire_time.into()),
+            left: kept.and(self.job).and_then(|job| self.collection.left(job)),
         }
     }
+}
+
+/// The result as the ledger keeps it for whoever asks again: without what it has already, and without rich results.
+fn told(result: &ExecutionResult) -> Vec<u8> {
+    let told = ExecutionResult {
+        stdout: prost::bytes::Bytes::new(),
+        stderr: prost::bytes::Bytes::new(),
+        results: Vec::new(),
+        ..result.clone()
+    };
+    told.encode_to_vec()
 }
 
 fn cause(cause: &Cause) -> v1::Cause {

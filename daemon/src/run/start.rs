@@ -11,11 +11,13 @@ use brig_proto::v1::Reason;
 use rustix::io::Errno;
 use tracing::debug;
 
-use crate::files::{Files, FilesError};
+use crate::files::{Files, FilesError, Source};
 use crate::host::Host;
+use crate::inputs::Opened;
 use crate::jailer::{Jail, Jailer, JailerError, Message, Process};
 use crate::run::admit::{Content, Job, Work};
 use crate::run::collect::walk;
+use crate::run::inputs;
 use crate::run::journal::Kept;
 use crate::run::kept::Session;
 use crate::run::kept::helper::Lease;
@@ -91,18 +93,34 @@ pub async fn start(
     home: Home<'_>,
     slot: &mut Option<Process>,
 ) -> Result<Started, Problem> {
+    // Before there is a jail: a record may have gone while the execution waited.
+    let records = inputs::open(job, host).await?;
     let (mut workspace, enforced) = match home {
         Home::Own(jail) => {
             let (enforced, files) = make(&host.jailer, one_shot(job), jail).await?;
             (Workspace::Own(files), enforced)
         }
-        Home::Kept(session) => (Workspace::Kept(Arc::clone(session)), session.enforced()),
+        Home::Kept(session) => {
+            session.runs().await?;
+            (Workspace::Kept(Arc::clone(session)), session.enforced())
+        }
     };
-    let since = prepare(job, &mut workspace).await?;
+    let since = prepare(job, &records, &mut workspace).await?;
+    drop(records);
     point(Point::DaemonInputsPut);
-    let process = slot.insert(host.jailer.spawn(order(job, memo)).await?);
-    point(Point::DaemonSpawnSent);
-    let (pid, pipes, kept) = started(job, process).await.map_err(|problem| match &workspace {
+    let spawned = loop {
+        let process = slot.insert(host.jailer.spawn(order(job, memo.clone())).await?);
+        point(Point::DaemonSpawnSent);
+        match (started(job, process).await, &workspace) {
+            // Somebody paused it meanwhile, and nothing was started.
+            (Err(Problem::Jail(Refusal::Paused)), Workspace::Kept(session)) => {
+                *slot = None;
+                session.runs().await?;
+            }
+            (spawned, _) => break spawned,
+        }
+    };
+    let (pid, pipes, kept) = spawned.map_err(|problem| match &workspace {
         Workspace::Kept(session) if !session.is_up() || has_died(&host.jailer, &problem) => session.closed_problem(),
         Workspace::Own(_) if has_died(&host.jailer, &problem) => Problem::JailDied("starting the program"),
         _ => problem,
@@ -166,26 +184,36 @@ pub async fn make(jailer: &Jailer, make: Make, slot: &mut Option<Jail>) -> Resul
 }
 
 /// Puts the inputs in, and remembers what is there: by a snapshot, or by the time.
-pub(in crate::run) async fn prepare(job: &Job, workspace: &mut Workspace) -> Result<Option<Time>, Problem> {
+pub(in crate::run) async fn prepare(
+    job: &Job,
+    records: &[Option<Opened>],
+    workspace: &mut Workspace,
+) -> Result<Option<Time>, Problem> {
     let is_kept = matches!(workspace, Workspace::Kept(_));
     let mut helper = workspace
         .helper()
         .await
         .map_err(|error| unexpected("files-helper", &error.to_string()))?;
-    for (index, input) in job.inputs.iter().enumerate() {
-        let Content::Stored(stored) = &input.content else {
-            continue;
+    for (index, (input, record)) in job.inputs.iter().zip(records).enumerate() {
+        let source = match (&input.content, record) {
+            (Content::Stored(stored), _) => Source::Spool(stored),
+            (_, Some(record)) => Source::Record(record),
+            _ => continue,
         };
         let put = Put {
             path: input.path.clone().into_bytes(),
-            size: stored.size(),
+            size: source.size(),
             mode: input.mode,
             mtime: None,
             make_parents: true,
             overwrite: is_kept,
         };
-        let result = helper.put(put, stored).await;
-        result.map_err(|error| not_put(index, &error, is_kept))?;
+        let result = helper.put(put, source).await;
+        let sum = result.map_err(|error| not_put(index, &error, is_kept))?;
+        if sum.sha256 != source.sha256() {
+            let message = format!("inputs[{index}]: what arrived is not what was stored");
+            return Err(unexpected("inputs", &message));
+        }
     }
     let failed = |error: FilesError| unexpected("snapshot", &error.to_string());
     if is_kept {
@@ -223,10 +251,11 @@ fn order(job: &Job, memo: Vec<u8>) -> Spawn {
             },
         },
         environment: job.environment.clone(),
-        stdin: job.stdin.is_some(),
-        merge_stderr: job.merge_stderr,
+        stdin: (job.stdin.is_some() || job.stdin_open) && job.terminal.is_none(),
+        // A terminal has one way out.
+        merge_stderr: job.merge_stderr && job.terminal.is_none(),
         timeout_ms: job.limits.timeout_ms,
-        terminal: None,
+        terminal: job.terminal,
         cpu_time_ms: job.times.cpu_ms,
         memo,
     }

@@ -5,6 +5,7 @@ use brig_proto::v1::Reason;
 use rustix::io::Errno;
 
 use crate::run::fields::Fields;
+use crate::run::inputs::unhex;
 use crate::status::{FieldProblem, Problem};
 
 /// The longest path, in bytes.
@@ -137,34 +138,6 @@ pub(super) fn after(token: &str) -> Result<Option<Vec<u8>>, FieldProblem> {
         .ok_or_else(problem)
 }
 
-/// Reads a SHA-256.
-pub(super) fn sha256(field: &str, text: &str, fields: &mut Fields) -> Option<[u8; 32]> {
-    if text.is_empty() {
-        return None;
-    }
-    let digest = unhex(text).and_then(|bytes| bytes.try_into().ok());
-    if digest.is_none() {
-        let message = "is no SHA-256: 64 lower-case hexadecimal digits";
-        fields.wrong(field, Reason::InvalidValue, message);
-    }
-    digest
-}
-
-fn unhex(text: &str) -> Option<Vec<u8>> {
-    let digit = |byte: u8| match byte {
-        b'0'..=b'9' => Some(byte - b'0'),
-        b'a'..=b'f' => Some(byte - b'a' + 10),
-        _ => None,
-    };
-    let pairs = text.as_bytes().chunks(2);
-    pairs
-        .map(|pair| match pair {
-            [high, low] => Some(digit(*high)? << 4 | digit(*low)?),
-            _ => None,
-        })
-        .collect()
-}
-
 /// A failure that was found out here.
 pub(super) fn failure(target: &Target, errno: Errno) -> Failure {
     Failure {
@@ -237,8 +210,8 @@ mod tests {
             assert!(after(wrong).is_err(), "{wrong}");
         }
         let mut fields = Fields::default();
-        assert!(sha256("sha256", &"ab".repeat(32), &mut fields).is_some());
-        assert!(sha256("sha256", &"ab".repeat(31), &mut fields).is_none());
+        assert!(fields.sha256("sha256", &"ab".repeat(32)).is_some());
+        assert!(fields.sha256("sha256", &"ab".repeat(31)).is_none());
         assert!(fields.done().is_err());
     }
 }

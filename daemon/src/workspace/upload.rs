@@ -81,7 +81,7 @@ pub(super) async fn upload(
 fn check(session: &Session, spec: &UploadSpec, fields: &mut Fields) -> Option<Asked> {
     let target = fields.keep(paths::target("path", &spec.path, &spec.raw_path, false));
     let mode = paths::mode(spec.mode.unwrap_or(0o644), fields);
-    let sha256 = paths::sha256("sha256", &spec.sha256, fields);
+    let sha256 = fields.sha256("sha256", &spec.sha256);
     let mtime = spec.modify_time.map(show::time);
     if mtime == Some(None) {
         fields.wrong("modify_time", Reason::InvalidValue, "is no time");
@@ -134,7 +134,7 @@ async fn transfer(
     channel.send(request).await.map_err(failed)?;
     let sent = tokio::select! {
         sent = pass_on(session, asked, stream, &mut channel) => sent,
-        () = replaced.cancelled() => Err(Problem::Stream("the same request came again".to_owned())),
+        () = replaced.cancelled() => Err(Problem::Replaced),
         _reason = session.told_to_end() => Err(session.closed_problem()),
     };
     if let Err(problem) = sent {

@@ -1,5 +1,7 @@
 //! The groups of one session, and the leaves of its programs.
 
+mod usage;
+
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 

@@ -114,6 +114,7 @@ impl Server {
             Request::Move(ask) => Ok(Response::Info(tree::rename(root, &ask)?)),
             Request::List(ask) => list::list(root, &ask, &mut self.connection),
             Request::Remove(ask) => Ok(remove::remove(root, &ask)?),
+            Request::Space => Ok(Response::Space(root.space()?)),
             Request::Watch(ask) => watch::watch(root, &ask, &mut self.connection),
         }
     }

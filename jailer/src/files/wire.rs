@@ -19,6 +19,7 @@
 //! | `Stat`, `MakeDir`, `Move` | `Info` |
 //! | `List` | `Info`..., `Listed` |
 //! | `Remove` | `Removed` |
+//! | `Space` | `Space` |
 //! | `Watch` | `Watching`, `Changed` and `Overflow`..., until the client hangs up |
 //!
 //! or, in place of the last one, `Failed`. A `Put` that fails takes the rest of its data and throws it away: its one
@@ -92,6 +93,8 @@ pub enum Request {
     Remove(Remove),
     /// Tells of changes.
     Watch(Watch),
+    /// Asks how full the file system is.
+    Space,
 }
 
 /// A file to be written: under a name of its own first, moved to its place when all bytes are there.
@@ -219,6 +222,8 @@ pub enum Response {
     Overflow,
     /// The request failed.
     Failed(Failure),
+    /// How full the file system of the directory is, with all else that lies on it.
+    Space(Space),
 }
 
 /// Size and SHA-256 of the bytes that came over the socket.

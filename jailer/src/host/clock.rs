@@ -1,11 +1,10 @@
-//! Time limits of executions: wall time and CPU time, their parts (laps), and sessions whose clocks stand still.
+//! Time limits of executions: wall time and CPU time, and their parts (laps). Pauses stop these clocks: see [`super::pause`].
 
 use std::time::{Duration, Instant};
 
 use super::events::Timer;
 use super::executions::Execution;
 use super::serve::Jailer;
-use super::session::{Phase, Session};
 use crate::api::{Cause, Event, Lap};
 use crate::ids::Id;
 use crate::policy::check_timeout;
@@ -22,44 +21,99 @@ pub(super) struct Clock {
     pub(super) cpu: Option<Duration>,
     /// When the wall time is over, once it runs.
     pub(super) deadline: Option<Instant>,
+    /// When the timers of both are due; others of them mean nothing any more.
+    pub(super) timer: Option<Instant>,
+    pub(super) look: Option<Instant>,
+}
+
+impl Clock {
+    /// One that does not run yet.
+    pub(super) fn new(wall: Option<Duration>, cpu: Option<Duration>) -> Self {
+        Self {
+            wall,
+            cpu,
+            deadline: None,
+            timer: None,
+            look: None,
+        }
+    }
+}
+
+/// Whether a timer must be set for something: none is due by then. Others are not taken back, so that there shall be
+/// few.
+fn sets(due: &mut Option<Instant>, at: Instant) -> bool {
+    let sets = due.is_none_or(|due| due > at);
+    if sets {
+        *due = Some(at);
+    }
+    sets
+}
+
+/// Whether it is the timer that counts that is due.
+fn counts(due: &mut Option<Instant>) -> bool {
+    due.take_if(|due| *due <= Instant::now()).is_some()
 }
 
 impl Jailer {
     /// Starts the clock of a program that runs, or of its next lap.
     pub(super) fn start_clock(&mut self, id: &Id, name: &Id) {
+        let Some(session) = self.sessions.get_mut(id) else {
+            return;
+        };
+        let now = session.now();
+        let Some(execution) = session.executions.get_mut(name) else {
+            return;
+        };
+        let clock = &mut execution.clock;
+        clock.deadline = clock.wall.and_then(|wall| now.checked_add(wall));
+        self.run_clock(id, name);
+    }
+
+    /// Sees to the timers of a clock that runs.
+    pub(super) fn run_clock(&mut self, id: &Id, name: &Id) {
         let Some(execution) = self.execution(id, name) else {
             return;
         };
         let clock = &mut execution.clock;
-        clock.deadline = clock.wall.and_then(|wall| Instant::now().checked_add(wall));
-        let (wall, cpu) = (clock.wall, clock.cpu);
-        if let Some(wall) = wall {
-            self.events.after(wall, Timer::Deadline(id.clone(), name.clone()));
+        if let Some(deadline) = clock.deadline
+            && sets(&mut clock.timer, deadline)
+        {
+            let left = deadline.saturating_duration_since(Instant::now());
+            self.events.after(left, Timer::Deadline(id.clone(), name.clone()));
         }
-        if cpu.is_some() {
-            self.look_at_cpu_time(id, name);
+        self.look_at_cpu_time(id, name);
+    }
+
+    /// A timer of a deadline is due; the deadline may have been moved meanwhile.
+    pub(super) fn deadline(&mut self, id: &Id, name: &Id) {
+        let is_due = |execution: &mut Execution| counts(&mut execution.clock.timer);
+        if !self.execution(id, name).is_some_and(is_due) || self.stands_still(id) {
+            return;
+        }
+        let deadline = self.execution(id, name).and_then(|execution| execution.clock.deadline);
+        if deadline.is_some_and(|deadline| deadline <= Instant::now()) {
+            self.kill(id, name, Cause::WallTime);
+        } else {
+            self.run_clock(id, name);
         }
     }
 
-    /// A timer of a deadline is due; it may have been moved meanwhile.
-    pub(super) fn deadline(&mut self, id: &Id, name: &Id) {
-        let Some(session) = self.sessions.get(id).filter(|session| session.paused.is_none()) else {
-            return;
-        };
-        let deadline = session
-            .executions
-            .get(name)
-            .and_then(|execution| execution.clock.deadline);
-        if deadline.is_some_and(|deadline| deadline <= Instant::now()) {
-            self.kill(id, name, Cause::WallTime);
+    /// A timer of a look at the CPU time is due, unless another one counts by now.
+    pub(super) fn cpu_look_due(&mut self, id: &Id, name: &Id) {
+        let is_due = |execution: &mut Execution| counts(&mut execution.clock.look);
+        if self.execution(id, name).is_some_and(is_due) {
+            self.look_at_cpu_time(id, name);
         }
     }
 
     /// Kills a program that has used its CPU time; else looks again when it could have, at the earliest.
     pub(super) fn look_at_cpu_time(&mut self, id: &Id, name: &Id) {
-        let Some(session) = self.sessions.get(id) else { return };
+        // What stands still uses none; it is looked at when it goes on.
+        let Some(session) = self.sessions.get_mut(id).filter(|session| session.paused.is_none()) else {
+            return;
+        };
         let cpus = session.quantities.cpu_millis.max(1);
-        let Some(execution) = session.executions.get(name) else {
+        let Some(execution) = session.executions.get_mut(name) else {
             return;
         };
         let Some(limit) = execution.clock.cpu else { return };
@@ -68,8 +122,11 @@ impl Jailer {
             return self.kill(id, name, Cause::CpuTime);
         }
         let soonest = left.saturating_mul(1000) / u32::try_from(cpus).unwrap_or(u32::MAX);
-        self.events
-            .after(soonest.max(CPU_LOOK), Timer::Cpu(id.clone(), name.clone()));
+        let delay = soonest.max(CPU_LOOK);
+        let at = Instant::now().checked_add(delay);
+        if at.is_some_and(|at| sets(&mut execution.clock.look, at)) {
+            self.events.after(delay, Timer::Cpu(id.clone(), name.clone()));
+        }
     }
 
     /// Begins a new lap of an execution. A time limit that the policy does not allow is none of the program's fault: the
@@ -97,59 +154,5 @@ impl Jailer {
             lap,
         };
         self.tell_about(id, lapped);
-    }
-
-    /// Stops or starts all programs of a session with their clocks.
-    pub(super) fn pause(&mut self, id: &Id, paused: bool) {
-        let Some(session) = self.sessions.get_mut(id).filter(|session| session.phase == Phase::Up) else {
-            return;
-        };
-        for (name, execution) in &session.executions {
-            if let Err(error) = execution.leaf.freeze(paused) {
-                tracing::error!(session = %id, execution = %name, %error, "execution could not be paused");
-            }
-        }
-        let moved = match (paused, session.paused) {
-            (true, None) => {
-                session.paused = Some(Instant::now());
-                Vec::new()
-            }
-            (false, Some(since)) => {
-                session.paused = None;
-                session.move_deadlines(since.elapsed())
-            }
-            _ => Vec::new(),
-        };
-        for (name, left) in moved {
-            self.events.after(left, Timer::Deadline(id.clone(), name));
-        }
-        let event = Event::Paused {
-            session: id.clone(),
-            paused,
-        };
-        self.tell_about(id, event);
-    }
-}
-
-impl Session {
-    /// Gives every program the time back in which it stood still; says how much each has left.
-    fn move_deadlines(&mut self, stood_still: Duration) -> Vec<(Id, Duration)> {
-        let mut left = Vec::new();
-        for (name, execution) in &mut self.executions {
-            if let Some(deadline) = &mut execution.clock.deadline {
-                *deadline += stood_still;
-                left.push((name.clone(), deadline.saturating_duration_since(Instant::now())));
-            }
-        }
-        left
-    }
-
-    /// The wall time that a program still has.
-    pub(super) fn time_left(&self, execution: &Execution) -> Option<Duration> {
-        let now = self.paused.unwrap_or_else(Instant::now);
-        execution
-            .clock
-            .deadline
-            .map(|deadline| deadline.saturating_duration_since(now))
     }
 }

@@ -22,6 +22,8 @@ use crate::step::{At, Step, StepError, SysError};
 const OVERDUE: Duration = Duration::from_secs(2);
 /// The driver of a template's interpreter, see rootfs/kernel/README.md.
 const KERNEL: &str = "/usr/lib/brig/kernel.py";
+/// What a terminal is taken for: terminals of today know at least this one's sequences.
+const TERM: &[u8] = b"xterm";
 
 #[derive(Debug)]
 pub(super) struct Execution {
@@ -83,25 +85,22 @@ impl Jailer {
         }
         check_timeout(&session.policy, request.timeout_ms)?;
         if session.paused.is_some() {
-            return Err(invalid("session_id", format!("{} is paused", request.session)));
+            return Err(Refusal::Paused);
         }
         let streams = streams(&request)?;
         let (argv, directory) = command(session, request.work)?;
         let program = Program {
             execution: request.execution.clone(),
             argv,
-            environment: request.environment,
+            environment: environment(session, request.environment, streams.terminal),
             directory: directory.unwrap_or_else(|| HOME.as_bytes().to_vec()),
             stdin: request.stdin,
             merge_stderr: request.merge_stderr,
             terminal: request.terminal.map(|terminal| (terminal.columns, terminal.rows)),
             kernel: streams.request,
         };
-        let clock = Clock {
-            wall: Some(Duration::from_millis(request.timeout_ms)),
-            cpu: request.cpu_time_ms.map(Duration::from_millis),
-            deadline: None,
-        };
+        let wall = Duration::from_millis(request.timeout_ms);
+        let clock = Clock::new(Some(wall), request.cpu_time_ms.map(Duration::from_millis));
         let told = Told {
             memo: request.memo,
             streams,
@@ -156,12 +155,13 @@ impl Jailer {
         let Some(session) = self.sessions.get_mut(id) else {
             return;
         };
+        let now = session.now();
         let Some(execution) = session.executions.get_mut(name) else {
             return;
         };
         let streams = execution.told.streams;
         execution.told.pid = pid;
-        execution.told.started = Instant::now();
+        execution.told.started = now;
         if session.held {
             match Kept::copy(streams, &fds, &execution.files) {
                 Ok(kept) => execution.told.kept = kept,
@@ -268,10 +268,10 @@ impl Jailer {
         let Some(execution) = session.executions.remove(name) else {
             return;
         };
-        let end = execution.end();
+        let (end, now) = (execution.end(), session.now());
         let told = self.discard(execution);
         if let Some(session) = self.sessions.get_mut(id).filter(|session| session.held) {
-            let ran = told.started.elapsed();
+            let ran = now.saturating_duration_since(told.started);
             session.ended.insert(name.clone(), Ended { told, ran, end });
         }
         tracing::info!(session = %id, execution = %name, exit = ?end.exit, cause = ?end.cause, "execution ended");
@@ -319,11 +319,20 @@ fn streams(request: &Spawn) -> Result<Streams, Refusal> {
     Ok(Streams {
         terminal,
         stdin: request.stdin,
+        input: request.stdin || terminal,
         stdout: !terminal,
         stderr: !terminal && !request.merge_stderr,
         request: kernel,
         frames: kernel,
     })
+}
+
+/// The variables of a program beside the template's. One with a terminal is told which kind that is.
+fn environment(session: &Session, asked: Vec<(Vec<u8>, Vec<u8>)>, has_terminal: bool) -> Vec<(Vec<u8>, Vec<u8>)> {
+    let in_template = session.template.environment.iter().any(|(name, _)| name == "TERM");
+    let is_told = in_template || asked.iter().any(|(name, _)| name == b"TERM");
+    let term = (has_terminal && !is_told).then(|| (b"TERM".to_vec(), TERM.to_vec()));
+    asked.into_iter().chain(term).collect()
 }
 
 type Command = (Vec<Vec<u8>>, Option<Vec<u8>>);

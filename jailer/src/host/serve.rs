@@ -16,7 +16,7 @@ use super::events::{Events, Source, Timer};
 use super::held::{Departed, Waiting};
 use super::session::{Phase, Remains, Session};
 use super::supervise::Supervision;
-use super::uids::Region;
+use super::uids::{REGIONS, Region};
 use super::workspaces::Workspaces;
 use super::world::World;
 use super::{Entrance, Places};
@@ -127,6 +127,19 @@ pub fn serve(places: Places, entrance: Entrance, notifier: Notifier) -> Result<(
     Ok(())
 }
 
+/// Removes what other jailers have left that were killed: who takes their regions next may come late, or never.
+fn sweep_others(cgroups: &Cgroups, region: &Region) {
+    for number in 0..REGIONS {
+        let name = Region::name_of(number);
+        if cgroups.exists(&name) {
+            region.while_free(number, || match cgroups.sweep_of(&name) {
+                Ok(()) => tracing::warn!(group = name, "left by a jailer that was killed; removed"),
+                Err(error) => tracing::warn!(group = name, %error, "left by a jailer that was killed"),
+            });
+        }
+    }
+}
+
 impl Jailer {
     fn new(places: Places, events: Events, supervision: Supervision) -> Result<Self, JailerError> {
         let missing = doctor::missing(&doctor::report(&places));
@@ -146,7 +159,8 @@ impl Jailer {
         allow_many_descriptors()?;
         let layout = Layout::detect()?;
         let mut region = Region::take()?;
-        let cgroups = Cgroups::open(layout, &format!("brig-{:02}", region.number()))?;
+        let cgroups = Cgroups::open(layout, &Region::name_of(region.number()))?;
+        sweep_others(&cgroups, &region);
         let rules = Rules::load(&places)?;
         let programs = Programs::load(&places.programs)?;
         let templates = Templates::load(&places.images, Trust::RootOwned)?;
@@ -216,7 +230,7 @@ impl Jailer {
             Timer::Start(id) => self.start_overdue(&id),
             Timer::Age(id) => self.close(&id, CloseReason::SessionAge),
             Timer::Deadline(id, execution) => self.deadline(&id, &execution),
-            Timer::Cpu(id, execution) => self.look_at_cpu_time(&id, &execution),
+            Timer::Cpu(id, execution) => self.cpu_look_due(&id, &execution),
             Timer::Helper(id) => self.helper_overdue(&id),
             Timer::Grace(client) => self.grace_over(client),
             Timer::Overdue(id, execution) => self.overdue(&id, &execution),
@@ -335,6 +349,8 @@ impl Jailer {
                 report.sessions = self.sessions.len() as u64;
                 self.tell(Event::Host(Box::new(report)), Vec::new());
             }
+            Request::Ping => self.tell(Event::Pong, Vec::new()),
+            Request::Usage { session } => self.tell_usage(session),
         }
     }
 

@@ -22,7 +22,7 @@ pub const BLOCK: u32 = 4096;
 /// Blocks of one jailer. The first one belongs to its daemon where there is no user `brig`.
 const REGION_BLOCKS: u32 = 1024;
 /// Regions below systemd's foreign range at 2147352576.
-const REGIONS: u16 = 63;
+pub(super) const REGIONS: u16 = 63;
 
 /// How often a region is looked for, 2 ms apart.
 const TRIES: u32 = 100;
@@ -97,6 +97,19 @@ impl Region {
         self.number
     }
 
+    /// Names of the groups and folders of a region's jailer.
+    pub(super) fn name_of(number: u16) -> String {
+        format!("brig-{number:02}")
+    }
+
+    /// Does something about another region, if no jailer has it; none can take it meanwhile.
+    pub(super) fn while_free(&self, number: u16, work: impl FnOnce()) {
+        if number != self.number && lock_bytes(&self.lock, number, 1) {
+            work();
+            unlock_byte(&self.lock, number);
+        }
+    }
+
     fn first_uid(&self) -> u32 {
         UID_BASE + u32::from(self.number) * REGION_BLOCKS * BLOCK
     }
@@ -144,9 +157,18 @@ fn is_current(lock: &File) -> bool {
     }
 }
 
+/// Whether the bytes were free, or this one's already.
 fn lock_bytes(file: &File, first: u16, count: u16) -> bool {
+    set_lock(file, 1, first, count) // F_WRLCK
+}
+
+fn unlock_byte(file: &File, byte: u16) {
+    let _own = set_lock(file, 2, byte, 1); // F_UNLCK
+}
+
+fn set_lock(file: &File, kind: libc::c_short, first: u16, count: u16) -> bool {
     let range = libc::flock {
-        l_type: 1,   // F_WRLCK
+        l_type: kind,
         l_whence: 0, // SEEK_SET
         l_start: first.into(),
         l_len: count.into(),

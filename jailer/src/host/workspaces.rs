@@ -80,7 +80,7 @@ impl Workspaces {
     pub(super) fn new(place: Result<OwnedFd, Unfit>, region: &mut Region) -> Self {
         let mut all = Self {
             place,
-            name: format!("brig-{:02}", region.number()),
+            name: Region::name_of(region.number()),
             own: None,
             waiting: VecDeque::new(),
             running: None,

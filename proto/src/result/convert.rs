@@ -8,8 +8,8 @@ use prost_types::{Duration, Timestamp, value::Kind};
 use serde_json::{Map, Number, Value};
 
 use super::{
-    Artifact, ArtifactDetails, Cause, Clamped, Enforced, Error, Input, Limits, Output, ResultDocument, RichResult,
-    Session, Start, Stream, Timing, Usage,
+    Artifact, ArtifactDetails, Cause, Clamped, Enforced, Error, Input, Left, Limits, Output, ResultDocument,
+    RichResult, Session, Start, Stream, Timing, Usage,
 };
 use crate::v1::{self, rich_datum::Content};
 
@@ -195,6 +195,16 @@ fn session(session: v1::SessionSummary) -> Session {
         has_state: session.has_state,
         start: started.then(|| Start::from(session.start)),
         expire_time: session.expire_time.map(rfc3339),
+        left: session.left.map(left),
+    }
+}
+
+fn left(left: v1::SessionLeft) -> Left {
+    Left {
+        memory_bytes: left.memory_bytes,
+        disk_bytes: left.disk_bytes,
+        inodes: left.inodes,
+        processes: left.processes,
     }
 }
 

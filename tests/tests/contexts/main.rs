@@ -4,30 +4,40 @@
 mod ends;
 mod forged;
 mod load;
+mod pause;
+mod restart;
+mod shown;
 mod state;
 
-use brig_proto::v1::{Context, ContextsCreateRequest, ExecutionSpec, SessionsCreateRequest};
-use brig_tests::spec::code;
-use brig_tests::{Daemon, Live, Outcome};
+use std::time::Duration;
+
+use brig_proto::v1::{Context, ContextsCreateRequest, ExecutionSpec, Limits, SessionsCreateRequest};
+use brig_tests::spec::{code, span};
+use brig_tests::{Client, Live, Outcome, slow};
 
 /// The session and the context of most tests.
 const MINE: &str = "mine";
 
 /// A context of a daemon, in a session of its own.
 struct Kept<'d> {
-    daemon: &'d Daemon,
+    daemon: &'d Client,
 }
 
 impl<'d> Kept<'d> {
     /// Makes a session, and a context in it, under one name.
-    fn new(daemon: &'d Daemon) -> Self {
+    fn new(daemon: &'d Client) -> Self {
         Self::of(daemon, "base", "python")
     }
 
-    fn of(daemon: &'d Daemon, template: &str, language: &str) -> Self {
+    fn of(daemon: &'d Client, template: &str, language: &str) -> Self {
         daemon.create(SessionsCreateRequest {
             session_id: MINE.to_owned(),
             template: template.to_owned(),
+            // That of interpreters too.
+            limits: Some(Limits {
+                start_timeout: Some(span(Duration::from_secs(10) * slow())),
+                ..Limits::default()
+            }),
             ..SessionsCreateRequest::default()
         });
         let kept = Self { daemon };

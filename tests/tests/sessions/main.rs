@@ -3,6 +3,10 @@
 
 mod ends;
 mod life;
+mod pause;
+mod restart;
+mod usage;
+mod watch;
 
 use std::time::{Duration, Instant};
 

@@ -3,11 +3,13 @@
 use std::pin::Pin;
 
 use brig_proto::v1::sessions_server::Sessions;
+use brig_proto::v1::sessions_watch_response::Event;
 use brig_proto::v1::{
     Reason, Session, SessionState, SessionsCloseRequest, SessionsCloseResponse, SessionsCreateRequest,
     SessionsCreateResponse, SessionsForkRequest, SessionsForkResponse, SessionsGetRequest, SessionsGetResponse,
     SessionsListRequest, SessionsListResponse, SessionsPauseRequest, SessionsPauseResponse, SessionsResumeRequest,
     SessionsResumeResponse, SessionsUpdateRequest, SessionsUpdateResponse, SessionsWatchRequest, SessionsWatchResponse,
+    WatchOverflow, WatchReady,
 };
 use tokio_stream::Stream;
 use tonic::{Request, Response, Status, async_trait};
@@ -19,6 +21,19 @@ use super::{Scripted, unused};
 const PAGE: usize = 2;
 
 impl Scripted {
+    fn paused(&self, paused: bool, id: &str, request: String) -> Result<Session, Status> {
+        self.note(|asked| asked.paused.push((paused, id.to_owned(), request)))?;
+        let state = if paused {
+            SessionState::Paused
+        } else {
+            SessionState::Running
+        };
+        Ok(Session {
+            state: state.into(),
+            ..self.session(id)?
+        })
+    }
+
     fn session(&self, id: &str) -> Result<Session, Status> {
         let found = self.script.sessions.iter().find(|session| session.session_id == id);
         found
@@ -98,19 +113,38 @@ impl Sessions for Scripted {
         Ok(Response::new(SessionsCloseResponse { session: Some(session) }))
     }
 
-    async fn pause(&self, _: Request<SessionsPauseRequest>) -> Result<Response<SessionsPauseResponse>, Status> {
-        Err(unused())
+    async fn pause(&self, request: Request<SessionsPauseRequest>) -> Result<Response<SessionsPauseResponse>, Status> {
+        let request = request.into_inner();
+        let session = self.paused(true, &request.session_id, request.request_id)?;
+        Ok(Response::new(SessionsPauseResponse { session: Some(session) }))
     }
 
-    async fn resume(&self, _: Request<SessionsResumeRequest>) -> Result<Response<SessionsResumeResponse>, Status> {
-        Err(unused())
+    async fn resume(
+        &self,
+        request: Request<SessionsResumeRequest>,
+    ) -> Result<Response<SessionsResumeResponse>, Status> {
+        let request = request.into_inner();
+        let session = self.paused(false, &request.session_id, request.request_id)?;
+        Ok(Response::new(SessionsResumeResponse { session: Some(session) }))
     }
 
     async fn fork(&self, _: Request<SessionsForkRequest>) -> Result<Response<SessionsForkResponse>, Status> {
         Err(unused())
     }
 
-    async fn watch(&self, _: Request<SessionsWatchRequest>) -> Result<Response<Self::WatchStream>, Status> {
-        Err(unused())
+    async fn watch(&self, request: Request<SessionsWatchRequest>) -> Result<Response<Self::WatchStream>, Status> {
+        let request = request.into_inner();
+        self.note(|asked| asked.watched.push(request))?;
+        let sessions = self.script.sessions.iter().cloned().map(Event::Session);
+        let events: Vec<_> = sessions
+            .chain([Event::Ready(WatchReady {}), Event::Overflow(WatchOverflow {})])
+            .map(|event| {
+                Ok(SessionsWatchResponse {
+                    time: Some(prost_types::Timestamp { seconds: 0, nanos: 0 }),
+                    event: Some(event),
+                })
+            })
+            .collect();
+        Ok(Response::new(Box::pin(tokio_stream::iter(events))))
     }
 }

@@ -50,7 +50,7 @@ pub(super) fn check_inputs(
     if spec.inputs.iter().map(|input| input.name.len()).sum::<usize>() > sizes::NAMES_MAX {
         fields.wrong("inputs", Reason::TooLarge, "the names have more than 64 KiB in all");
     }
-    let names: Vec<&str> = spec.inputs.iter().map(|input| input.name.as_str()).collect();
+    let names: Vec<&str> = spec.inputs.iter().map(name).collect();
     let paths = match names::input_names("inputs", &names) {
         Ok(paths) => paths,
         Err(error) => {
@@ -98,13 +98,14 @@ fn check_input(field: &str, input: InputSource, path: String, fields: &mut Field
                 sha256,
             }
         }
-        Some(SpecSource::InputId(_)) => {
-            let message = "inputs kept by the daemon are not built yet; give data or streamed";
-            fields.wrong(&format!("{field}.input_id"), Reason::NotApplicable, message);
+        Some(SpecSource::InputId(id)) if id.is_empty() => {
+            let message = "names no record; Inputs.List shows them";
+            fields.wrong(&format!("{field}.input_id"), Reason::MissingValue, message);
             return None;
         }
+        Some(SpecSource::InputId(id)) => Content::Named(fields.id(&format!("{field}.input_id"), &id)?),
         None => {
-            fields.wrong(field, Reason::MissingValue, "give either data or streamed");
+            fields.wrong(field, Reason::MissingValue, "give data, input_id or streamed");
             return None;
         }
     };
@@ -114,6 +115,14 @@ fn check_input(field: &str, input: InputSource, path: String, fields: &mut Field
         mode,
         content,
     })
+}
+
+/// The name of an input; that of a record stands in for it until the record is found.
+fn name(input: &InputSource) -> &str {
+    match &input.source {
+        Some(SpecSource::InputId(id)) if input.name.is_empty() => id,
+        _ => &input.name,
+    }
 }
 
 fn announced_size(input: &InputSource) -> u64 {
@@ -170,10 +179,10 @@ mod tests {
             wrong_inputs(vec![input("a", None)]),
             [("inputs[0]".to_owned(), Reason::MissingValue)]
         );
-        let kept = Some(SpecSource::InputId("i1".to_owned()));
+        let kept = |id: &str| input("", Some(SpecSource::InputId(id.to_owned())));
         assert_eq!(
-            wrong_inputs(vec![input("a", kept)]),
-            [("inputs[0].input_id".to_owned(), Reason::NotApplicable)]
+            wrong_inputs(vec![kept("i1"), kept("no id")]),
+            [("inputs[1].input_id".to_owned(), Reason::InvalidId)]
         );
         let open = InputSource {
             mode: Some(0o4755),

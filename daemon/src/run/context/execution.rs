@@ -12,17 +12,19 @@ use brig_proto::v1::{ExecutionStarted, NoticeKind, StartKind};
 use tokio::time::{Instant, sleep_until, timeout};
 use tracing::{Instrument, debug, info, info_span, warn};
 
-use super::life::{Live, PIPES, how};
-use super::{Lease, Turn};
+use super::interpreter::{Live, PIPES, how};
+use super::{Interpreter, Lease, Turn};
 use crate::host::Host;
+use crate::jailer::Process;
 use crate::kernel::DoneClaim;
 use crate::kernel::context::Request;
 use crate::run::admit::{Job, Work};
 use crate::run::collect::{Collection, collect};
 use crate::run::execution::{Execution, StopCause};
 use crate::run::finish::{Ended, conclude};
+use crate::run::inputs;
 use crate::run::kept::{Session, Use};
-use crate::run::life::{NotStarted, Times, finish, not_started, tell_clamped, wait, within, worth_collecting};
+use crate::run::life::{NotStarted, Times, counted, finish, not_started, tell_clamped, wait, within, worth_collecting};
 use crate::run::pump::{Finish, Part, Told};
 use crate::run::queue::{Permit, Place};
 use crate::run::report::{self, Report};
@@ -84,7 +86,8 @@ impl Running<'_> {
     async fn live(&mut self, mut turn: Turn, place: Option<Place>, session: &Arc<Session>) -> Option<Permit> {
         let execution = self.execution;
         info!(policy = %execution.policy, template = %execution.template, "execution accepted");
-        let accepted = Instant::now();
+        let clock = execution.clock();
+        let accepted = clock.mark();
         let mut times = Times::default();
         // Those before it in its context have limits of their own.
         let lease = tokio::select! {
@@ -93,17 +96,17 @@ impl Running<'_> {
             lease = turn.wait() => lease.map_err(NotStarted::Failed),
         };
         drop(turn);
-        let most = Duration::from_millis(self.job.limits.start_timeout_ms);
-        let deadline = Instant::now() + most;
+        // From here on it is its own start that takes time.
+        let turned = clock.mark();
         let permit = match &lease {
             Ok(_) => {
                 let place = place.map_or_else(|| self.host.queue.join(&execution.log), Ok);
                 let waiting = async { wait(place?).await };
-                within(execution, deadline, self.job, "it waited for a place", waiting).await
+                within(execution, turned, self.job, "it waited for a place", waiting).await
             }
             Err(_) => Err(NotStarted::Stopped(StopCause::Cancel)),
         };
-        times.queued = accepted.elapsed();
+        times.queued = clock.since(accepted);
         let (lease, permit) = match (lease, permit) {
             (Ok(lease), Ok(permit)) => (lease, permit),
             (Err(why), _) | (Ok(_), Err(why)) => {
@@ -113,9 +116,13 @@ impl Running<'_> {
         };
         tell_clamped(execution, self.job);
         let mut workspace = Workspace::Kept(Arc::clone(session));
-        let preparing = prepare(self.job, &mut workspace);
-        let prepared = within(execution, deadline, self.job, "its inputs were being put", preparing).await;
-        times.startup = accepted.elapsed() - times.queued;
+        let preparing = async {
+            session.runs().await?;
+            let records = inputs::open(self.job, self.host).await?;
+            prepare(self.job, &records, &mut workspace).await
+        };
+        let prepared = within(execution, turned, self.job, "its inputs were being put", preparing).await;
+        times.startup = clock.since(accepted).saturating_sub(times.queued);
         match prepared {
             Ok(since) => self.run_in(lease, workspace, since, times).await,
             Err(why) => not_started(self.host, execution, why, times).await,
@@ -131,14 +138,14 @@ impl Running<'_> {
         mut times: Times,
     ) {
         let execution = self.execution;
-        let Some(mut live) = lease.live.take() else {
+        let Some(mut live) = lease.interpreter.take_live() else {
             let problem = Problem::Configuration("a lent interpreter is not there".to_owned());
             return not_started(self.host, execution, NotStarted::Failed(problem), times).await;
         };
         let request = match self.request() {
             Ok(request) => request,
             Err(error) => {
-                lease.live = Some(live);
+                lease.interpreter = Interpreter::Lives(live);
                 let problem = Problem::Step {
                     step: "kernel",
                     message: error.to_string(),
@@ -147,8 +154,11 @@ impl Running<'_> {
             }
         };
         self.job.inputs.clear();
-        let (start, start_time) = (Instant::now(), SystemTime::now());
-        self.tell_start(&live, lease.lost.take(), start_time);
+        let clock = execution.clock();
+        let (start, start_time) = (clock.mark(), SystemTime::now());
+        self.tell_start(&live, lease.context.begins(), start_time);
+        // The next brigd is to know that it can't go on with it.
+        lease.context.remember(&live.process).await;
         live.lap(Some(self.job.limits.timeout_ms)).await;
         live.line.begin(Part {
             id: execution.id.to_string(),
@@ -156,13 +166,12 @@ impl Running<'_> {
             policy: Arc::clone(&self.job.policy),
             request,
         });
-        live.is_used = true;
         let outcome = self.watch(&mut live).await;
-        times.ran = start.elapsed();
+        times.ran = clock.since(start);
         let ended = match outcome {
             Outcome::Done(done) => self.done(&mut lease, live, done).await,
             Outcome::Gone(ended) => {
-                self.gone(live, ended).await;
+                lease.interpreter = Interpreter::Ended(self.gone(*live, ended).await);
                 ended
             }
         };
@@ -173,14 +182,15 @@ impl Running<'_> {
         }
         let collecting = Instant::now();
         let collection = if worth_collecting(execution, ended) {
-            collect(
+            let collected = collect(
                 &mut workspace,
                 since,
                 &self.job.conditions,
                 &self.host.spool,
                 &execution.log,
-            )
-            .await
+            );
+            let (collection, counted) = tokio::join!(collected, counted(self.host, execution));
+            Collection { counted, ..collection }
         } else {
             Collection {
                 missing: self.job.expected.iter().map(|output| output.path.to_string()).collect(),
@@ -270,7 +280,8 @@ impl Running<'_> {
         let (execution, job) = (self.execution, &self.job);
         let idle = job.times.idle_ms.map(Duration::from_millis);
         let ends_at_limit = job.policy.limits.on_output_limit == OnOutputLimit::End;
-        let deadline = Instant::now() + Duration::from_millis(job.limits.timeout_ms) + SLACK;
+        let clock = execution.clock();
+        let (start, most) = (clock.mark(), Duration::from_millis(job.limits.timeout_ms) + SLACK);
         let mut asked: Option<Instant> = None;
         let mut signalled = false;
         let mut kill_at: Option<Instant> = None;
@@ -281,7 +292,13 @@ impl Running<'_> {
         loop {
             let signal_at = asked.filter(|_| !signalled).map(|asked| asked + INTERRUPT / 2);
             let given_up = killed.map(|killed| killed + KILL);
-            let next = given_up.or(kill_at).unwrap_or(deadline);
+            let next = async {
+                match given_up.or(kill_at) {
+                    // A kill ends what stands still too.
+                    Some(time) => sleep_until(time).await,
+                    None => clock.reached(start, most).await,
+                }
+            };
             tokio::select! {
                 message = live.process.next() => match message.map(|message| message.event) {
                     Some(Event::Ended { end, .. }) => return Outcome::Gone(Ended::Told(end)),
@@ -323,7 +340,7 @@ impl Running<'_> {
                     signalled = true;
                     live.process.signal(SIGINT).await;
                 }
-                () = sleep_until(next) => {
+                () = next => {
                     if killed.is_some() {
                         return Outcome::Gone(Ended::Unconfirmed);
                     }
@@ -341,7 +358,7 @@ impl Running<'_> {
     }
 
     /// Takes down what was used, and gives the interpreter back.
-    async fn done(&self, lease: &mut Lease, mut live: Live, done: DoneClaim) -> Ended {
+    async fn done(&self, lease: &mut Lease, mut live: Box<Live>, done: DoneClaim) -> Ended {
         live.lap(None).await;
         let mut end = End {
             exit: Exit::Code(done.exit_code),
@@ -365,7 +382,7 @@ impl Running<'_> {
                 } else {
                     self.tell_replaced("the shell ended");
                 }
-                lease.live = Some(live);
+                self.give_back(lease, live, done.kept).await;
             }
             Ok(Err(died)) => {
                 if let Some(died) = died {
@@ -374,19 +391,27 @@ impl Running<'_> {
                     end.pids_refused = died.pids_refused;
                 }
                 self.tell_replaced(&format!("it ended ({})", how(died)));
-                put_away(live).await;
+                lease.interpreter = Interpreter::Ended(put_away(*live).await.1);
             }
             Err(_elapsed) => {
                 warn!("jailer does not tell what was used");
-                lease.live = Some(live);
+                self.give_back(lease, live, done.kept).await;
             }
         }
         Ended::Told(end)
     }
 
+    /// Gives the interpreter back, which waits for work: the next brigd could go on with it from here on.
+    async fn give_back(&self, lease: &mut Lease, live: Box<Live>, state_kept: bool) {
+        lease.context.waits(state_kept);
+        lease.context.remember(&live.process).await;
+        lease.interpreter = Interpreter::Lives(live);
+    }
+
     /// Takes what is still in the pipes of an interpreter that is gone.
-    async fn gone(&self, live: Live, ended: Ended) {
-        if let Finish::Early | Finish::Abandoned = put_away(live).await {
+    async fn gone(&self, live: Live, ended: Ended) -> Process {
+        let (finish, process) = put_away(live).await;
+        if let Finish::Early | Finish::Abandoned = finish {
             let message = "the output was not at its end when the interpreter was; what came later is missing";
             self.execution.log.notice(NoticeKind::OutputDropped, message);
         }
@@ -399,6 +424,7 @@ impl Running<'_> {
             (_, Ended::Lost | Ended::Unconfirmed) => "it is lost".to_owned(),
         };
         self.tell_replaced(&why);
+        process
     }
 }
 
@@ -431,11 +457,10 @@ async fn lapped(live: &mut Live) -> Result<Lap, Option<End>> {
     }
 }
 
-/// Waits for the last of its output, and lets it be forgotten.
-async fn put_away(live: Live) -> Finish {
+/// Waits for the last of its output.
+async fn put_away(live: Live) -> (Finish, Process) {
     let finish = live.line.finish(StdInstant::now() + PIPES).await;
-    live.process.forget().await;
-    finish
+    (finish, live.process)
 }
 
 /// Code that failed did not exit with 0, whatever it says.

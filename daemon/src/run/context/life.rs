@@ -4,56 +4,27 @@
 //! before anybody used it is replaced when it is needed, and then whoever needs it is told why there is none.
 
 use std::sync::Arc;
-use std::time::{Duration, Instant as StdInstant, SystemTime};
+use std::time::{Instant as StdInstant, SystemTime};
 
-use brig_jailer::api::{End, Event, Exit, Spawn, Work};
-use brig_proto::v1::{ContextState, Reason};
+use brig_jailer::api::{End, Event, Refusal};
+use brig_proto::v1::ContextState;
 use tokio::sync::oneshot;
 use tracing::{Instrument, debug, info, info_span, warn};
 
-use super::{Context, Lease, Wanted};
+use super::adopt;
+use super::interpreter::{Live, PIPES, end, end_of, how, put_away, start};
+use super::{Context, Interpreter, Lease, Wanted};
 use crate::host::Host;
-use crate::jailer::{JailerError, Process};
-use crate::kernel::context::Request;
-use crate::run::admit::new_id;
 use crate::run::kept::Session;
-use crate::run::pump::{Line, Told};
-use crate::run::watch::Pipes;
-use crate::status::{FieldProblem, Problem};
-
-/// How long an interpreter may take to end that was killed.
-const END: Duration = Duration::from_secs(10);
-/// How long after the end of an interpreter its pipes may still bring something.
-pub(super) const PIPES: Duration = Duration::from_millis(500);
-
-/// An interpreter that lives.
-#[derive(Debug)]
-pub struct Live {
-    pub process: Process,
-    pub line: Line,
-    pub pid: u32,
-    /// Whether an execution had it.
-    pub is_used: bool,
-    /// Laps that were asked for and not told.
-    pub laps: u32,
-}
-
-impl Live {
-    /// Begins another part of its life, with a wall time if code runs.
-    pub(super) async fn lap(&mut self, timeout_ms: Option<u64>) {
-        self.laps += 1;
-        self.process.lap(timeout_ms).await;
-    }
-}
+use crate::run::pump::Told;
+use crate::status::Problem;
 
 /// The task of a context.
 struct Owner {
     host: Arc<Host>,
     session: Arc<Session>,
     context: Arc<Context>,
-    live: Option<Live>,
-    /// What became of the last interpreter, until an execution was told.
-    lost: Option<String>,
+    interpreter: Interpreter,
 }
 
 /// Lives with a context to its end.
@@ -63,8 +34,7 @@ pub async fn run(host: Arc<Host>, session: Arc<Session>, context: Arc<Context>) 
         host,
         session,
         context,
-        live: None,
-        lost: None,
+        interpreter: Interpreter::None,
     };
     async {
         if owner.renew().await.is_ok() {
@@ -76,19 +46,83 @@ pub async fn run(host: Arc<Host>, session: Arc<Session>, context: Arc<Context>) 
     .await;
 }
 
+/// Lives to its end with a context that an earlier brigd made.
+pub async fn resume(host: Arc<Host>, session: Arc<Session>, adopted: adopt::Adopted) {
+    let adopt::Adopted { context, interpreter } = adopted;
+    let span = info_span!("context", id = %context.id, session = %session.id);
+    let mut owner = Owner {
+        host,
+        session,
+        context,
+        interpreter: Interpreter::None,
+    };
+    async {
+        owner.take_over(interpreter).await;
+        owner.live().await;
+        owner.close().await;
+    }
+    .instrument(span)
+    .await;
+}
+
 impl Owner {
+    /// Takes the interpreter that an earlier brigd had, or replaces it.
+    async fn take_over(&mut self, interpreter: adopt::Interpreter) {
+        match interpreter {
+            adopt::Interpreter::Waits(waiting) => match self.host.pumps.start_line(waiting.pipes, waiting.store) {
+                Ok(line) => {
+                    let (process, pid) = (waiting.process, waiting.pid);
+                    info!(pid, "interpreter adopted");
+                    let laps = 0;
+                    self.interpreter = Interpreter::Lives(Box::new(Live {
+                        process,
+                        line,
+                        pid,
+                        laps,
+                    }));
+                    return;
+                }
+                Err(fault) => {
+                    self.lose(format!("brigd was restarted: {fault}"));
+                    let mut process = waiting.process;
+                    process.kill().await;
+                    end_of(&mut process).await;
+                    self.interpreter = Interpreter::Ended(process);
+                }
+            },
+            adopt::Interpreter::Useless(remains) => {
+                self.interpreter = Interpreter::Ended(put_away(&self.host, remains).await);
+            }
+        }
+        // Where it fails, the next execution tries again and is told.
+        let _ = self.renew().await;
+    }
+
+    /// Notes what became of the interpreter, for the next execution.
+    fn lose(&self, lost: String) {
+        self.context.change(|state| state.lost = Some(lost));
+    }
+
+    /// Lets the jailer know how the context is now.
+    async fn remember(&self) {
+        if let Some(process) = self.interpreter.process() {
+            self.context.remember(process).await;
+        }
+    }
+
     async fn live(&mut self) {
         let (context, session) = (Arc::clone(&self.context), Arc::clone(&self.session));
         let mut changes = context.changes.subscribe();
         loop {
             changes.mark_unchanged();
-            if context.lock().is_closing || !session.is_up() {
+            if context.lock().is_closing || session.is_over() {
                 return;
             }
             if self.reset().await {
                 continue;
             }
-            if let Some(wanted) = context.take_next() {
+            let is_pausing = session.is_pausing();
+            if !is_pausing && let Some(wanted) = context.take_next() {
                 self.lend(wanted).await;
                 continue;
             }
@@ -97,8 +131,10 @@ impl Owner {
                 _reason = session.told_to_end() => return,
                 // The sender lives as long as the context.
                 _ = changes.changed() => {}
+                // Its end is seen above.
+                _ = session.runs(), if is_pausing => {}
                 end = self.died() => {
-                    self.lost = Some(format!("it ended between two executions ({})", how(end)));
+                    self.lose(format!("it ended between two executions ({})", how(end)));
                     self.bury().await;
                 }
             }
@@ -107,7 +143,7 @@ impl Owner {
 
     /// Waits until the interpreter dies; how, if anybody said.
     async fn died(&mut self) -> Option<End> {
-        let Some(live) = &mut self.live else {
+        let Interpreter::Lives(live) = &mut self.interpreter else {
             return std::future::pending().await;
         };
         loop {
@@ -140,10 +176,10 @@ impl Owner {
             }
             state.resets
         };
-        if let Some(live) = self.live.take() {
-            end(live).await;
+        if let Some(live) = self.interpreter.take_live() {
+            self.interpreter = Interpreter::Ended(end(*live).await);
         }
-        self.lost = None;
+        self.context.change(|state| state.lost = None);
         // The refusal is told to whoever waits for the reset.
         let _ = self.renew().await;
         self.context.change(|state| state.resets_done = number);
@@ -153,7 +189,7 @@ impl Owner {
     /// Lends the interpreter to an execution, until that gives it back.
     async fn lend(&mut self, wanted: Wanted) {
         let Wanted { execution, granted } = wanted;
-        if self.live.is_none()
+        if !self.lives()
             && let Err(problem) = self.renew().await
         {
             // Who does not wait any more needs no answer.
@@ -162,32 +198,34 @@ impl Owner {
         }
         let (back, returned) = oneshot::channel();
         let lease = Lease {
-            live: self.live.take(),
-            lost: self.lost.take(),
+            context: Arc::clone(&self.context),
+            interpreter: std::mem::take(&mut self.interpreter),
             back: Some(back),
         };
         self.context.change(|state| {
             state.phase = ContextState::Busy;
             state.running = Some(execution);
-            state.executions += 1;
         });
-        let unwanted = granted.send(Ok(lease)).err().and_then(Result::ok);
-        if let Some(mut lease) = unwanted {
-            self.lost = lease.lost.take();
-            drop(lease);
-        }
-        self.live = returned.await.unwrap_or_default();
+        // One that nobody wants any more comes back.
+        drop(granted.send(Ok(lease)));
+        self.interpreter = returned.await.unwrap_or_default();
         self.context.change(|state| {
             state.phase = ContextState::Idle;
             state.running = None;
+            state.runs_code = false;
             state.last_active = SystemTime::now();
         });
+        self.remember().await;
         self.renew_if_gone().await;
     }
 
+    fn lives(&self) -> bool {
+        matches!(self.interpreter, Interpreter::Lives(_))
+    }
+
     async fn renew_if_gone(&mut self) {
-        let is_over = self.context.is_over() || !self.session.is_up();
-        if self.live.is_none() && !is_over && !self.context.is_reset_due() {
+        let is_over = self.context.is_over() || self.session.is_over() || self.session.is_pausing();
+        if !self.lives() && !is_over && !self.context.is_reset_due() {
             // Where it fails, the next execution tries again and is told.
             let _ = self.renew().await;
         }
@@ -195,24 +233,33 @@ impl Owner {
 
     /// Puts an interpreter away that died, and gets another one if it had been used.
     async fn bury(&mut self) {
-        let Some(live) = self.live.take() else { return };
-        let is_used = live.is_used;
+        let Some(live) = self.interpreter.take_live() else {
+            return;
+        };
+        let is_used = self.context.lock().executions > 0;
         warn!("interpreter died");
         live.line.finish(StdInstant::now() + PIPES).await;
-        live.process.forget().await;
+        self.interpreter = Interpreter::Ended(live.process);
+        self.remember().await;
         if is_used {
-            let _ = self.renew().await;
+            self.renew_if_gone().await;
         }
     }
 
     /// Starts another interpreter.
     async fn renew(&mut self) -> Result<(), Problem> {
-        let started = start(&self.host, &self.session, &self.context).await;
+        let started = loop {
+            match start(&self.host, &self.session, &self.context).await {
+                // Somebody paused the session meanwhile, and nothing was started.
+                Err(Problem::Jail(Refusal::Paused)) if self.session.runs().await.is_ok() => {}
+                started => break started,
+            }
+        };
         let started = started.map_err(|problem| {
-            if self.session.is_up() {
-                problem
-            } else {
+            if self.session.is_over() {
                 self.session.closed_problem()
+            } else {
+                problem
             }
         });
         self.context.change(|state| match &started {
@@ -220,6 +267,7 @@ impl Owner {
                 state.phase = ContextState::Idle;
                 state.generation += 1;
                 state.executions = 0;
+                state.runs_code = false;
                 state.refusal = None;
             }
             Err(problem) => state.refusal = Some(problem.status()),
@@ -227,11 +275,15 @@ impl Owner {
         match started {
             Ok(live) => {
                 info!(pid = live.pid, "interpreter started");
-                self.live = Some(live);
+                let last = std::mem::replace(&mut self.interpreter, Interpreter::Lives(Box::new(live)));
+                self.remember().await;
+                if let Interpreter::Ended(process) = last {
+                    process.forget().await;
+                }
                 Ok(())
             }
             Err(problem) => {
-                if self.session.is_up() {
+                if !self.session.is_over() {
                     warn!(%problem, "interpreter not started");
                 }
                 Err(problem)
@@ -245,8 +297,10 @@ impl Owner {
             // Who waits is told by the end of its channel.
             state.waiting.clear();
         });
-        if let Some(live) = self.live.take() {
-            end(live).await;
+        match std::mem::take(&mut self.interpreter) {
+            Interpreter::Lives(live) => end(*live).await.forget().await,
+            Interpreter::Ended(process) => process.forget().await,
+            Interpreter::None => {}
         }
         self.context.change(|state| state.phase = ContextState::Closed);
         info!("context closed");
@@ -266,151 +320,5 @@ impl Context {
     fn is_reset_due(&self) -> bool {
         let state = self.lock();
         state.resets_done < state.resets
-    }
-}
-
-/// Starts an interpreter and waits until it takes work.
-async fn start(host: &Host, session: &Session, context: &Context) -> Result<Live, Problem> {
-    let most = session.limits.start_timeout_ms;
-    let mut environment = session.environment.clone();
-    environment.extend(context.environment.clone());
-    let bytes = |(name, value): (String, String)| (name.into_bytes(), value.into_bytes());
-    let spawn = Spawn {
-        session: session.id.clone(),
-        execution: new_id('c'),
-        work: Work::Context,
-        environment: environment.into_iter().map(bytes).collect(),
-        stdin: false,
-        merge_stderr: false,
-        timeout_ms: session.limits.timeout_ms,
-        terminal: None,
-        cpu_time_ms: session.times.cpu_ms,
-        // It does not outlive this brigd: the next one ends what has no memo.
-        memo: Vec::new(),
-    };
-    let mut process = host.jailer.spawn(spawn).await?;
-    let mut line = None;
-    let starting = ready(host, session, context, &mut process, &mut line);
-    let started = tokio::time::timeout(Duration::from_millis(most), starting).await;
-    let started = started.unwrap_or(Err(Problem::StartTimeout(most, "its interpreter was being started")));
-    match (started, line) {
-        (Ok(pid), Some(line)) => Ok(Live {
-            process,
-            line,
-            pid,
-            is_used: false,
-            laps: 0,
-        }),
-        (started, line) => {
-            process.kill().await;
-            end_of(&mut process).await;
-            if let Some(line) = line {
-                line.finish(StdInstant::now()).await;
-            }
-            process.forget().await;
-            Err(started.err().unwrap_or(Problem::JailDied("starting an interpreter")))
-        }
-    }
-}
-
-async fn ready(
-    host: &Host,
-    session: &Session,
-    context: &Context,
-    process: &mut Process,
-    slot: &mut Option<Line>,
-) -> Result<u32, Problem> {
-    let failed = |message: String| Problem::Step {
-        step: "kernel",
-        message,
-    };
-    let message = process.next().await.ok_or(Problem::Jailer(JailerError::Gone))?;
-    let (pid, pipes) = match message.event {
-        Event::Spawned { pid, streams, .. } => {
-            let pipes = Pipes::new(streams, message.fds);
-            let (pipes, _kept) = pipes.ok_or_else(|| failed("other descriptors came than were told".to_owned()))?;
-            (pid, pipes)
-        }
-        Event::Refused { refusal, .. } => return Err(Problem::Jail(refusal)),
-        _ => return Err(Problem::JailDied("starting an interpreter")),
-    };
-    let line = host
-        .pumps
-        .start_line(pipes)
-        .map_err(|fault| failed(fault.to_string()))?;
-    let line = slot.insert(line);
-    let request = Request::Start {
-        language: context.language.name(),
-        directory: &context.directory,
-        threads: u32::try_from(session.limits.cpu_millis.div_ceil(1000))
-            .unwrap_or(1)
-            .max(1),
-    };
-    line.send(request.frame().map_err(|error| failed(error.to_string()))?);
-    loop {
-        tokio::select! {
-            told = line.told() => match told {
-                Some(Told::Ready) => return Ok(pid),
-                Some(Told::Refused(message)) => return Err(refused_start(message)),
-                Some(Told::Done(_)) => {}
-                Some(Told::Broken(broken)) => return Err(failed(broken.to_string())),
-                Some(Told::Closed) | None => return Err(failed("the interpreter ended at its start".to_owned())),
-            },
-            message = process.next() => match message.map(|message| message.event) {
-                Some(Event::Ended { end, .. }) => {
-                    return Err(failed(format!("the interpreter ended at its start ({})", how(Some(end)))));
-                }
-                None => return Err(Problem::JailDied("starting an interpreter")),
-                Some(event) => debug!(?event, "jailer event passed over"),
-            },
-        }
-    }
-}
-
-/// What the kernel can't do that was asked for: the directory is the only thing that may not be there.
-fn refused_start(message: String) -> Problem {
-    Problem::Fields(vec![FieldProblem {
-        field: "directory".to_owned(),
-        message,
-        reason: Reason::InvalidValue,
-    }])
-}
-
-/// Ends an interpreter.
-pub(super) async fn end(mut live: Live) {
-    live.process.kill().await;
-    end_of(&mut live.process).await;
-    live.line.finish(StdInstant::now()).await;
-    live.process.forget().await;
-}
-
-/// Waits for the end of a process that was killed.
-async fn end_of(process: &mut Process) -> Option<End> {
-    let ending = async {
-        while let Some(message) = process.next().await {
-            match message.event {
-                // Before it ran, it could not be killed.
-                Event::Spawned { .. } => process.kill().await,
-                Event::Ended { end, .. } => return Some(end),
-                Event::Refused { .. } => return None,
-                _ => {}
-            }
-        }
-        None
-    };
-    let ended = tokio::time::timeout(END, ending).await;
-    ended.unwrap_or_else(|_elapsed| {
-        warn!("an interpreter that was killed did not end");
-        None
-    })
-}
-
-/// How an interpreter ended, for people.
-pub(super) fn how(end: Option<End>) -> String {
-    match end.map(|end| (end.exit, end.oom_kills)) {
-        Some((Exit::Signal(9), 1..)) => "out of memory".to_owned(),
-        Some((Exit::Signal(signal), _)) => format!("signal {signal}"),
-        Some((Exit::Code(code), _)) => format!("exit code {code}"),
-        Some((Exit::Unknown, _)) | None => "nobody knows how".to_owned(),
     }
 }

@@ -1,12 +1,11 @@
 //! From a request to a session that can be made: everything is checked first, and every field that is wrong is named.
 
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, OnceLock};
 use std::time::{Duration, SystemTime};
 
+use brig_jailer::ids::Id;
 use brig_jailer::policy::Clamped;
 use brig_proto::v1::{OnTimeout, Reason, SessionsCreateRequest, SessionsUpdateRequest};
-use prost::Message;
-use sha2::{Digest, Sha256};
 use tokio::sync::watch;
 
 use super::files::FileCalls;
@@ -17,6 +16,7 @@ use crate::run::admit::{
     ArtifactLimits, artifact_limits, check_environment, check_kept_limits, check_labels, check_times, check_widening,
     find, new_id,
 };
+use crate::run::clock::Clock;
 use crate::run::context::Contexts;
 use crate::run::fields::{Fields, millis};
 use crate::run::report;
@@ -26,10 +26,10 @@ use crate::status::Problem;
 /// Checks a request whole and makes a session of it, and the inbox of its file helper.
 pub fn admit(
     asked: SessionsCreateRequest,
+    digest: [u8; 32],
     store: &Store,
     principal: &Arc<Principal>,
 ) -> Result<(Session, helper::Inbox), Problem> {
-    let digest = Sha256::digest(asked.encode_to_vec()).into();
     let mut fields = Fields::default();
     let ids = [("request_id", &asked.request_id), ("session_id", &asked.session_id)];
     let [request, id] = ids.map(|(field, text)| fields.id(field, text));
@@ -37,7 +37,7 @@ pub fn admit(
     check_widening(asked.network.as_ref(), &asked.packages, &mut fields);
     check_labels(&asked.labels, asked.origin.as_ref(), &mut fields);
     check_environment(&asked.environment, policy.as_deref(), &mut fields);
-    check_on_timeout(asked.on_timeout(), &mut fields);
+    let pause_on_timeout = check_on_timeout(asked.on_timeout, &mut fields);
     let times = check_times(&asked.limits.unwrap_or_default(), &mut fields);
     let limits = policy
         .as_ref()
@@ -60,7 +60,9 @@ pub fn admit(
     }));
     let settings = Settings {
         expire_time: create_time + Duration::from_millis(life_ms),
+        expire_after_ms: life_ms,
         idle_timeout_ms: limits.idle_ms,
+        pause_on_timeout,
         labels: asked.labels,
     };
     let origin = asked.origin.unwrap_or_default();
@@ -84,21 +86,23 @@ pub fn admit(
         environment: asked.environment,
         create_time,
         end_time: create_time + Duration::from_millis(limits.max_age_ms),
+        clock: Clock::default(),
         limits,
         helper,
         files: FileCalls::default(),
         contexts: Contexts::default(),
         state: Mutex::new(settings.state()),
         changes: watch::Sender::new(()),
+        watchers: OnceLock::new(),
     };
     session.check_memo()?;
     Ok((session, inbox))
 }
 
-/// Checks a change whole; gives the settings that it leads to.
-pub fn admit_update(asked: &SessionsUpdateRequest, session: &Session) -> Result<Settings, Problem> {
+/// Checks a change whole; gives the id of the request, and the settings that it leads to.
+pub fn admit_update(asked: &SessionsUpdateRequest, session: &Session) -> Result<(Option<Id>, Settings), Problem> {
     let mut fields = Fields::default();
-    fields.id("request_id", &asked.request_id);
+    let id = fields.id("request_id", &asked.request_id);
     let mut settings = session.settings();
     let mask = asked.update_mask.as_ref().map_or(&[][..], |mask| mask.paths.as_slice());
     if mask.is_empty() {
@@ -112,7 +116,7 @@ pub fn admit_update(asked: &SessionsUpdateRequest, session: &Session) -> Result<
                 check_labels(&asked.labels, None, &mut fields);
                 settings.labels.clone_from(&asked.labels);
             }
-            "on_timeout" => check_on_timeout(asked.on_timeout(), &mut fields),
+            "on_timeout" => settings.pause_on_timeout = check_on_timeout(asked.on_timeout, &mut fields),
             "network" => check_widening(asked.network.as_ref(), &[], &mut fields),
             other => {
                 let shown = crate::output::cut_text(other, 80);
@@ -124,7 +128,7 @@ pub fn admit_update(asked: &SessionsUpdateRequest, session: &Session) -> Result<
         }
     }
     fields.done()?;
-    Ok(settings)
+    Ok((id, settings))
 }
 
 fn update_expire_time(asked: &SessionsUpdateRequest, session: &Session, settings: &mut Settings, fields: &mut Fields) {
@@ -161,9 +165,14 @@ fn update_idle_timeout(asked: &SessionsUpdateRequest, session: &Session, setting
     }
 }
 
-fn check_on_timeout(asked: OnTimeout, fields: &mut Fields) {
-    if asked == OnTimeout::Pause {
-        let message = "pausing is not built yet; CLOSE is accepted";
-        fields.wrong("on_timeout", Reason::NotApplicable, message);
+/// Whether a session is to be paused when its time is over.
+fn check_on_timeout(asked: i32, fields: &mut Fields) -> bool {
+    match OnTimeout::try_from(asked) {
+        Ok(asked) => asked == OnTimeout::Pause,
+        Err(_) => {
+            let message = format!("{asked} is not known; CLOSE and PAUSE are accepted");
+            fields.wrong("on_timeout", Reason::InvalidValue, message);
+            false
+        }
     }
 }

@@ -8,9 +8,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use brig_jailer::api::{self, Event, Request};
-use tokio::time::Instant;
+use brig_jailer::policy::Download;
 use tracing::{info, warn};
 
+use super::files::{RELEASED_MAX, Released};
 use super::helper::Inbox;
 use super::memo::{ExecutionMemo, Outline};
 use super::{Session, Use};
@@ -18,6 +19,9 @@ use crate::host::Host;
 use crate::jailer::{Held, HeldExecution, Jail, Process};
 use crate::ledger::{LedgerError, OpenEnds};
 use crate::run::admit::Conditions;
+use crate::run::clock::Clock;
+use crate::run::context;
+use crate::run::context::memo::ContextMemo;
 use crate::run::execution::{Execution, NotRestored};
 use crate::run::kept::{execution, life};
 use crate::run::life::{Running, Times, call_off};
@@ -30,10 +34,12 @@ use crate::slots::Slot;
 /// What is done about one thing that was held.
 enum Next {
     Session(Arc<Session>, Inbox, Slot, Jail),
+    Context(Arc<Session>, Box<context::adopt::Adopted>),
+    PutAway(Box<context::adopt::Remains>),
     Execution(Arc<Execution>, Box<(Conditions, Running)>, Use),
     /// It was recorded before that it is over, or that it is lost.
     Close(Jail),
-    CallOff(Process),
+    CallOff(Process, Clock),
     Forget(Process),
 }
 
@@ -51,6 +57,11 @@ pub async fn adopt(host: &Arc<Host>, held: Vec<Held>) -> Result<(), LedgerError>
     let Adoption { going, next, .. } = adoption;
     let (sessions, executions) = (going.sessions.len(), going.executions.len());
     host.ledger.settle(going).await?;
+    for next in &next {
+        if let Next::Session(session, ..) = next {
+            release(host, session).await?;
+        }
+    }
     if !next.is_empty() {
         info!(sessions, executions, "adopted from an earlier brigd");
     }
@@ -87,8 +98,14 @@ impl Adoption<'_> {
                 session.end(life::close_reason(reason));
             }
         }
+        let is_context = |held: &HeldExecution| ContextMemo::is_one(&held.told.memo);
+        let (contexts, executions): (Vec<_>, _) = executions.into_iter().partition(is_context);
         for held in executions {
             self.take_execution(&session, held);
+        }
+        // Those of a session that ends do so with it.
+        if !session.is_over() {
+            self.take_contexts(&session, contexts);
         }
         self.going.sessions.insert(session.id.clone());
         let place = self.host.session_places.take_over();
@@ -134,11 +151,22 @@ impl Adoption<'_> {
                 warn!(session = %told.session, execution = %told.execution, %error, "execution not adopted");
                 match told.end {
                     Some(_) => Next::Forget(process),
-                    None => Next::CallOff(process),
+                    None => Next::CallOff(process, session.clock.clone()),
                 }
             }
         };
         self.next.push(next);
+    }
+
+    fn take_contexts(&mut self, session: &Arc<Session>, held: Vec<HeldExecution>) {
+        let (adopted, remains) = context::adopt::adopt(session, held);
+        for adopted in adopted {
+            session.contexts.restore(Arc::clone(&adopted.context));
+            let session = Arc::clone(session);
+            self.next.push(Next::Context(session, Box::new(adopted)));
+        }
+        let remains = remains.into_iter().map(Box::new);
+        self.next.extend(remains.map(Next::PutAway));
     }
 
     fn enter(&self, execution: &Arc<Execution>) -> Result<(), NotRestored> {
@@ -209,7 +237,6 @@ fn running(
     } else {
         timeout.saturating_sub(left)
     };
-    let now = Instant::now();
     Running {
         process,
         workspace: Workspace::Kept(Arc::clone(session)),
@@ -224,7 +251,7 @@ fn running(
             held: true,
             end: told.end,
         },
-        start: now.checked_sub(ran).unwrap_or(now),
+        start: session.clock.mark().before(ran),
         times: Times {
             queued: outline.queued,
             startup: outline.startup,
@@ -251,14 +278,35 @@ impl Next {
                 let task = execution::resume(Arc::clone(host), execution, conditions, running, place, used);
                 host.spawn_kept(task);
             }
+            Self::Context(session, adopted) => {
+                info!(session = %session.id, context = %adopted.context.id, "context adopted");
+                host.spawn_kept(context::life::resume(Arc::clone(host), session, *adopted));
+            }
+            Self::PutAway(remains) => {
+                let of = Arc::clone(host);
+                host.spawn_kept(async move { context::interpreter::put_away(&of, *remains).await.forget().await });
+            }
             Self::Close(jail) => host.spawn_kept(close(jail)),
-            Self::CallOff(process) => host.spawn_kept(async move {
+            Self::CallOff(process, clock) => host.spawn_kept(async move {
                 process.kill().await;
-                call_off(process).await;
+                call_off(process, &clock).await;
             }),
             Self::Forget(process) => host.spawn_kept(async move { process.forget().await }),
         }
     }
+}
+
+/// Remembers again which artifacts of a session may leave.
+async fn release(host: &Host, session: &Session) -> Result<(), LedgerError> {
+    // Elsewhere nobody asks for it.
+    if session.policy.files.download == Download::Artifacts {
+        let mut artifacts = host.ledger.artifacts(&session.id, RELEASED_MAX).await?;
+        // The newest are remembered the longest.
+        artifacts.reverse();
+        let released: Vec<Released> = artifacts.iter().filter_map(Released::recorded).collect();
+        session.files.release(&released);
+    }
+    Ok(())
 }
 
 /// Ends a session that is over as far as the ledger knows.

@@ -10,6 +10,8 @@ use sha2::{Digest, Sha256};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 use tokio_util::sync::CancellationToken;
 
+use crate::ledger;
+use crate::run::inputs::unhex;
 use crate::status::Problem;
 
 /// The most calls on the files of a session at one time, without those that watch. With those, and the door, the helper
@@ -18,7 +20,7 @@ pub const CALLS_MAX: usize = 10;
 /// The most calls that watch.
 pub const WATCHES_MAX: usize = 4;
 /// The most artifacts of a session that are remembered as ones that may leave, the newest ones.
-const RELEASED_MAX: usize = 4096;
+pub const RELEASED_MAX: usize = 4096;
 /// The most requests of a session whose answers are remembered, the newest ones.
 const ANSWERS_MAX: usize = 256;
 
@@ -98,6 +100,13 @@ impl Default for FileCalls {
 impl Released {
     pub fn new(path: &[u8], sha256: &[u8; 32]) -> Self {
         Self(Sha256::new().chain_update(sha256).chain_update(path).finalize().into())
+    }
+
+    /// The same of an artifact that the ledger has; `None` if it may not leave.
+    pub fn recorded(artifact: &ledger::Artifact) -> Option<Self> {
+        let may_leave = artifact.review == "not_needed";
+        let sha256 = unhex(&artifact.sha256)?.try_into().ok()?;
+        may_leave.then(|| Self::new(artifact.path.as_bytes(), &sha256))
     }
 }
 

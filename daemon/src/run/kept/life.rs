@@ -1,6 +1,6 @@
 //! The life of a kept session: make, wait for its end, close.
 //!
-//! The list is [`run`]. It ends by itself when it was idle for too long or has expired, when somebody asks for it, when
+//! The list is [`run`]. It ends by itself when it was idle for too long or has expired (unless it is paused then), when somebody asks for it, when
 //! its pid 1 dies or its file helper can't be kept. Executions that run then are told, and waited for, before the
 //! session counts as closed.
 
@@ -9,7 +9,7 @@ use std::time::{Duration, SystemTime};
 
 use brig_jailer::api::{CloseReason, Event, Make, Request};
 use brig_jailer::faults::{Point, point};
-use brig_proto::v1::SessionCloseReason;
+use brig_proto::v1::{SessionCloseReason, SessionState};
 use tokio::time::{Instant, sleep_until, timeout};
 use tracing::{Instrument, error, info, info_span, warn};
 
@@ -32,6 +32,7 @@ pub async fn run(host: Arc<Host>, session: Arc<Session>, inbox: helper::Inbox, p
     let span = info_span!("session", id = %session.id, tenant = %session.principal.tenant);
     async {
         info!(policy = %session.policy.id(), template = %session.template.id, "session accepted");
+        session.tell(&host.registry.watchers);
         let mut jail = None;
         match make_in_time(&host, &session, &mut jail).await {
             Ok(files) => serve_and_live(&host, &session, files, inbox, &mut jail).await,
@@ -53,6 +54,7 @@ pub async fn resume(host: Arc<Host>, session: Arc<Session>, inbox: helper::Inbox
     let span = info_span!("session", id = %session.id, tenant = %session.principal.tenant);
     async {
         let mut jail = Some(jail);
+        session.tell(&host.registry.watchers);
         // The helper's socket went with the earlier brigd: another one is asked for when it is needed.
         serve_and_live(&host, &session, Files::none(), inbox, &mut jail).await;
         close(&host, &session, jail).await;
@@ -105,7 +107,18 @@ async fn live(session: &Arc<Session>, slot: &mut Option<Jail>) {
     let Some(jail) = slot else { return };
     let mut changes = session.watch();
     changes.mark_unchanged();
+    // What the jailer was asked for last; a session that was adopted is as it is.
+    let mut paused = session.phase() == SessionState::Paused;
     while session.is_up() {
+        if session.is_pausing() != paused {
+            paused = !paused;
+            let request = Request::Pause {
+                session: session.id.clone(),
+                paused,
+            };
+            // A jailer that is gone shows in the events.
+            let _ = jail.ask(request).await;
+        }
         let due = session.due();
         tokio::select! {
             message = jail.next() => match message.map(|message| (message.event, message.fds)) {
@@ -115,12 +128,13 @@ async fn live(session: &Arc<Session>, slot: &mut Option<Jail>) {
                     }
                 }
                 Some((Event::Closed { reason, .. }, _)) => session.end(close_reason(reason)),
+                Some((Event::Paused { paused, .. }, _)) => session.paused(paused),
                 Some(_) => {}
                 None => session.end(SessionCloseReason::Lost),
             },
             // The sender lives as long as the session.
             _ = changes.changed() => session.remember(jail.jailer()).await,
-            () = sleep_until(due.at) => session.end_if_due(),
+            () = sleep_until(due.at) => session.act_if_due(),
         }
     }
 }

@@ -7,7 +7,7 @@
 //! Each begins with the version of its format. A brigd that does not know it can't go on with the session.
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, OnceLock};
 use std::time::{Duration, SystemTime};
 
 use brig_jailer::api::{self, SESSION_MEMO_MAX};
@@ -28,12 +28,13 @@ use super::helper::{self, Helper};
 use super::{Session, Settings, State};
 use crate::principal::Principal;
 use crate::run::admit::{ArtifactLimits, Image, Times};
+use crate::run::clock::Clock;
 use crate::run::context::Contexts;
 use crate::run::execution::StopCause;
 use crate::status::{FieldProblem, Problem};
 
 /// The version of all that is written here.
-const VERSION: u8 = 1;
+const VERSION: u8 = 2;
 /// What labels may take up at most: a session can get others later.
 const LABELS_ROOM: usize = LABELS_MAX * (LABEL_KEY_MAX + LABEL_VALUE_MAX + 4);
 
@@ -72,6 +73,7 @@ struct SessionMemo {
     /// Why it is being closed, if it is.
     reason: i32,
     last_active: SystemTime,
+    resumed: Option<SystemTime>,
     has_state: bool,
     ran_code: bool,
 }
@@ -161,6 +163,7 @@ impl Session {
             settings: state.settings.clone(),
             reason: state.reason.into(),
             last_active: state.last_active,
+            resumed: state.resumed,
             has_state: state.has_state,
             ran_code: state.ran_code,
         };
@@ -208,12 +211,21 @@ impl Session {
         let reason = SessionCloseReason::try_from(memo.reason).map_err(|_bad| MemoError::Broken("reason"))?;
         let is_ending = reason != SessionCloseReason::Unspecified;
         let now = Instant::now();
+        let clock = Clock::default();
+        if told.paused {
+            clock.stop();
+        }
         let state = State {
             phase: if is_ending {
                 SessionState::Closing
+            } else if told.paused {
+                SessionState::Paused
             } else {
                 SessionState::Running
             },
+            pausing: told.paused,
+            revision: 0,
+            edits: 0,
             reason,
             close_time: None,
             settings: memo.settings,
@@ -225,6 +237,7 @@ impl Session {
             idle_since: now
                 .checked_sub(memo.last_active.elapsed().unwrap_or_default())
                 .unwrap_or(now),
+            resumed: memo.resumed,
             has_state: memo.has_state,
             ran_code: memo.ran_code,
         };
@@ -249,23 +262,25 @@ impl Session {
             environment: memo.environment,
             create_time: memo.create_time,
             end_time: memo.end_time,
+            clock,
             helper,
             // What was handed out before the restart has to be handed out again.
             files: FileCalls::default(),
             contexts: Contexts::default(),
             state: Mutex::new(state),
             changes: watch::Sender::new(()),
+            watchers: OnceLock::new(),
         };
         Ok((session, inbox))
     }
 }
 
-fn encode(what: &impl Serialize) -> Vec<u8> {
+pub(in crate::run) fn encode(what: &impl Serialize) -> Vec<u8> {
     // Nothing of it can't be written: it has no maps of unknown size and no types of their own.
     postcard::to_extend(what, vec![VERSION]).unwrap_or_default()
 }
 
-fn decode<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, MemoError> {
+pub(in crate::run) fn decode<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, MemoError> {
     match bytes.split_first() {
         None => Err(MemoError::Broken("it is empty")),
         Some((&VERSION, body)) => match postcard::take_from_bytes(body) {
@@ -285,23 +300,25 @@ fn decode_all<T: Message + Default>(all: &[Vec<u8>], what: &'static str) -> Resu
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use brig_jailer::policy::RequestedLimits;
 
     use super::*;
     use crate::run::testing::principal;
 
-    fn policy(name: &str) -> Policy {
+    pub(in crate::run::kept) fn policy(name: &str) -> Policy {
         let path = format!("{}/../policies/{name}.toml", env!("CARGO_MANIFEST_DIR"));
         Policy::parse(name, &std::fs::read_to_string(path).unwrap()).unwrap()
     }
 
-    fn session(policy: Policy, environment: BTreeMap<String, String>) -> Session {
+    pub(in crate::run::kept) fn session(policy: Policy, environment: BTreeMap<String, String>) -> Session {
         let (limits, _) = policy.resolve(&RequestedLimits::default()).unwrap();
         let now = SystemTime::now();
         let settings = Settings {
             expire_time: now + Duration::from_secs(60),
+            expire_after_ms: 60_000,
             idle_timeout_ms: 1000,
+            pause_on_timeout: true,
             labels: [("key".to_owned(), "value".to_owned())].into(),
         };
         Session {
@@ -327,11 +344,13 @@ mod tests {
             environment,
             create_time: now,
             end_time: now + Duration::from_secs(60),
+            clock: Clock::default(),
             helper: Helper::new().0,
             files: FileCalls::default(),
             contexts: Contexts::default(),
             state: Mutex::new(settings.state()),
             changes: watch::Sender::new(()),
+            watchers: OnceLock::new(),
         }
     }
 
@@ -363,6 +382,17 @@ mod tests {
             let again = restored(&told(&session)).unwrap();
             assert_eq!((&again.policy, again.show()), (&session.policy, session.show()));
             assert_eq!(again.memo(), session.memo());
+            session.pause();
+            session.paused(true);
+            let paused = api::Held {
+                paused: true,
+                ..told(&session)
+            };
+            let again = restored(&paused).unwrap();
+            assert_eq!((again.show(), again.is_pausing()), (session.show(), true));
+            let mark = again.clock.mark();
+            tokio::time::sleep(Duration::from_millis(5)).await;
+            assert_eq!(again.clock.since(mark), Duration::ZERO);
             session.end(SessionCloseReason::Idle);
             let again = restored(&told(&session)).unwrap();
             assert_eq!(
@@ -387,7 +417,7 @@ mod tests {
         assert_eq!(with(|told| told.quantities.pids += 1), other);
         assert_eq!(
             with(|told| told.memo[0] = 9),
-            "it is of version 9, this brigd knows version 1"
+            "it is of version 9, this brigd knows version 2"
         );
         assert_eq!(with(|told| told.memo.clear()), "it is broken: it is empty");
         assert_eq!(with(|told| told.memo.push(0)), "it is broken: it goes on after its end");

@@ -11,7 +11,7 @@ use rustix::event::{EventfdFlags, eventfd};
 use tokio::sync::{mpsc, watch};
 use tracing::{debug, error, warn};
 
-use super::line::Mover;
+use super::line::{Mover, Store};
 use super::{Fault, Line, Pump};
 use crate::run::log::Log;
 use crate::run::watch::Pipes;
@@ -118,6 +118,9 @@ impl Pumps {
             call: "journal",
             source: std::io::ErrorKind::NotFound.into(),
         })?;
+        for waker in pipes.wakers().into_iter().chain([log.output().waker()]) {
+            waker.aim(wake.try_clone().map_err(|source| Fault { call: "fcntl", source })?);
+        }
         let (pump, inputs) = Pump::new(Arc::clone(log), Arc::clone(policy), pipes, &past, patience)?;
         let (orders, finish) = self.spawn(wake, Some(Arc::clone(log)), pump)?;
         Ok(Handle {
@@ -129,9 +132,9 @@ impl Pumps {
     }
 
     /// Starts the thread of a context.
-    pub(in crate::run) fn start_line(self: &Arc<Self>, pipes: Pipes) -> Result<Line, Fault> {
+    pub(in crate::run) fn start_line(self: &Arc<Self>, pipes: Pipes, store: Store) -> Result<Line, Fault> {
         let wake = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).map_err(Fault::of("eventfd"))?;
-        let (mover, desk, told) = Mover::new(pipes)?;
+        let (mover, desk, told) = Mover::new(pipes, store)?;
         let (orders, finish) = self.spawn(wake, None, mover)?;
         // Its way in is closed by nobody but its end.
         let (_, inputs) = mpsc::channel(1);
@@ -142,6 +145,22 @@ impl Pumps {
             inputs,
         };
         Ok(Line::new(handle, desk, told))
+    }
+
+    /// Closes pipes that nobody reads, on a thread of its own: that takes their locks too.
+    pub(in crate::run) fn let_go(self: &Arc<Self>, pipes: Pipes) {
+        let pumps = Arc::clone(self);
+        pumps.abandoned.fetch_add(1, Ordering::SeqCst);
+        let builder = std::thread::Builder::new().name("close".to_owned()).stack_size(STACK);
+        let spawned = builder.spawn(move || {
+            drop(pipes);
+            pumps.abandoned.fetch_sub(1, Ordering::SeqCst);
+        });
+        if let Err(error) = spawned {
+            // The closure is gone, and with it the pipes.
+            self.abandoned.fetch_sub(1, Ordering::SeqCst);
+            error!(%error, "no thread to close pipes");
+        }
     }
 
     fn spawn(self: &Arc<Self>, wake: OwnedFd, log: Option<Arc<Log>>, work: impl Moves) -> Result<Spawned, Fault> {

@@ -8,6 +8,7 @@ use brig_jailer::ids::Id;
 use super::{Entered, KEPT, KEPT_MAX, Made, Registry, State, reused, same, taken};
 use crate::config::Role;
 use crate::principal::Principal;
+use crate::run::kept::watchers::{Watch, Which};
 use crate::run::kept::{Session, not_found};
 use crate::status::Problem;
 
@@ -57,6 +58,11 @@ impl Registry {
             .and_then(|id| state.sessions.get(&id))
             .filter(|found| principal.tenant == found.principal.tenant || principal.may(Role::Operator));
         found.cloned().ok_or_else(|| not_found("session_id", id))
+    }
+
+    /// Begins to watch sessions; gives those that are there.
+    pub fn watch(&self, which: Which) -> Result<(Watch, Vec<Arc<Session>>), Problem> {
+        self.watchers.watch(which, || self.sessions())
     }
 
     /// All sessions, newest first.

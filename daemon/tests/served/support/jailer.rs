@@ -11,8 +11,8 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Instant;
 
 use brig_jailer::api::{
-    self, Cause, CloseReason, End, Enforced, Event, Exit, Input, Make, Refusal, Request, Spawn, Streams, Usage,
-    VERSION, Work,
+    self, Cause, CloseReason, End, Enforced, Event, Exit, Input, Make, Refusal, Request, SessionUsage, Spawn, Streams,
+    Usage, VERSION, Work,
 };
 use brig_jailer::ids::Id;
 use brig_jailer::step::{Step, StepError, SysError};
@@ -181,7 +181,13 @@ impl StandIn {
                     memo,
                 } => self.note(&session, execution.as_ref(), memo),
                 Request::Forget { session, execution } => self.forget(&session, execution.as_ref()),
-                Request::Handover | Request::Reload | Request::Lap { .. } | Request::Pause { .. } => {}
+                Request::Handover | Request::Reload | Request::Lap { .. } => {}
+                Request::Pause { session, paused } => self.tell(&Event::Paused { session, paused }, &[]),
+                Request::Ping => self.tell(&Event::Pong, &[]),
+                Request::Usage { session } => {
+                    let usage = Some(SessionUsage::default());
+                    self.tell(&Event::Usage { session, usage }, &[]);
+                }
                 Request::Host => self.tell(&Event::Host(Box::default()), &[]),
             }
         }
@@ -277,6 +283,7 @@ impl StandIn {
         let streams = Streams {
             terminal: false,
             stdin: spawn.stdin,
+            input: spawn.stdin,
             stdout: true,
             stderr: !is_kernel,
             request: is_kernel,
@@ -285,7 +292,9 @@ impl StandIn {
         // The request of a kernel goes in by its stdin and the frames come out by its stderr.
         let (first, second) = (child.stdin.take().map(OwnedFd::from), child.stdout.take().unwrap());
         let third = OwnedFd::from(child.stderr.take().unwrap());
-        let files = (0..3).map(|_| rustix::fs::memfd_create("kept", rustix::fs::MemfdFlags::CLOEXEC).unwrap());
+        let flags = rustix::fs::MemfdFlags::CLOEXEC | rustix::fs::MemfdFlags::ALLOW_SEALING;
+        let count = 3 + usize::from(spawn.stdin);
+        let files = (0..count).map(|_| rustix::fs::memfd_create("kept", flags).unwrap());
         let (stdin, request) = if is_kernel { (None, first) } else { (first, None) };
         let program = Program {
             group: Pid::from_raw(i32::try_from(pid).unwrap()),

@@ -1,0 +1,205 @@
+//! One interpreter of a context: started, and put away when it has ended.
+
+use std::time::{Duration, Instant as StdInstant};
+
+use brig_jailer::api::{End, Event, Exit, Spawn, Work};
+use brig_proto::v1::Reason;
+use tracing::{debug, warn};
+
+use super::Context;
+use super::adopt::Remains;
+use crate::host::Host;
+use crate::jailer::{JailerError, Process};
+use crate::kernel::context::Request;
+use crate::run::admit::new_id;
+use crate::run::kept::Session;
+use crate::run::pump::{Line, Store, Told};
+use crate::run::watch::Pipes;
+use crate::status::{FieldProblem, Problem};
+
+/// How long an interpreter may take to end that was killed.
+const END: Duration = Duration::from_secs(10);
+/// How long after the end of an interpreter its pipes may still bring something.
+pub(super) const PIPES: Duration = Duration::from_millis(500);
+
+/// An interpreter that lives.
+#[derive(Debug)]
+pub struct Live {
+    pub process: Process,
+    pub line: Line,
+    pub pid: u32,
+    /// Laps that were asked for and not told.
+    pub laps: u32,
+}
+
+impl Live {
+    /// Begins another part of its life, with a wall time if code runs.
+    pub(super) async fn lap(&mut self, timeout_ms: Option<u64>) {
+        self.laps += 1;
+        self.process.lap(timeout_ms).await;
+    }
+}
+
+/// Puts away what nobody can go on with; the jailer still remembers it.
+pub async fn put_away(host: &Host, remains: Remains) -> Process {
+    let Remains {
+        mut process,
+        lives,
+        pipes,
+    } = remains;
+    if lives {
+        process.kill().await;
+        end_of(&mut process).await;
+    }
+    host.pumps.let_go(pipes);
+    process
+}
+
+/// Starts an interpreter and waits until it takes work.
+pub(super) async fn start(host: &Host, session: &Session, context: &Context) -> Result<Live, Problem> {
+    let most = session.limits.start_timeout_ms;
+    let mut environment = session.environment.clone();
+    environment.extend(context.environment.clone());
+    let bytes = |(name, value): (String, String)| (name.into_bytes(), value.into_bytes());
+    let spawn = Spawn {
+        session: session.id.clone(),
+        execution: new_id('c'),
+        work: Work::Context,
+        environment: environment.into_iter().map(bytes).collect(),
+        stdin: false,
+        merge_stderr: false,
+        timeout_ms: session.limits.timeout_ms,
+        terminal: None,
+        cpu_time_ms: session.times.cpu_ms,
+        memo: context.memo_of_next().encode(),
+    };
+    let mut process = host.jailer.spawn(spawn).await?;
+    let mut line = None;
+    let starting = ready(host, session, context, &mut process, &mut line);
+    let started = tokio::select! {
+        started = starting => started,
+        () = session.clock.sleep(Duration::from_millis(most)) => {
+            Err(Problem::StartTimeout(most, "its interpreter was being started"))
+        }
+    };
+    match (started, line) {
+        (Ok(pid), Some(line)) => Ok(Live {
+            process,
+            line,
+            pid,
+            laps: 0,
+        }),
+        (started, line) => {
+            process.kill().await;
+            end_of(&mut process).await;
+            if let Some(line) = line {
+                line.finish(StdInstant::now()).await;
+            }
+            process.forget().await;
+            Err(started.err().unwrap_or(Problem::JailDied("starting an interpreter")))
+        }
+    }
+}
+
+async fn ready(
+    host: &Host,
+    session: &Session,
+    context: &Context,
+    process: &mut Process,
+    slot: &mut Option<Line>,
+) -> Result<u32, Problem> {
+    let failed = |message: String| Problem::Step {
+        step: "kernel",
+        message,
+    };
+    let message = process.next().await.ok_or(Problem::Jailer(JailerError::Gone))?;
+    let (pid, pipes, kept) = match message.event {
+        Event::Spawned { pid, streams, .. } => {
+            let pipes = Pipes::new(streams, message.fds);
+            let (pipes, kept) = pipes.ok_or_else(|| failed("other descriptors came than were told".to_owned()))?;
+            (pid, pipes, kept)
+        }
+        Event::Refused { refusal, .. } => return Err(Problem::Jail(refusal)),
+        _ => return Err(Problem::JailDied("starting an interpreter")),
+    };
+    let store = Store::begin(kept, context.outline()).map_err(|error| failed(error.to_string()))?;
+    let line = host
+        .pumps
+        .start_line(pipes, store)
+        .map_err(|fault| failed(fault.to_string()))?;
+    let line = slot.insert(line);
+    let request = Request::Start {
+        language: context.language.name(),
+        directory: &context.directory,
+        threads: u32::try_from(session.limits.cpu_millis.div_ceil(1000))
+            .unwrap_or(1)
+            .max(1),
+    };
+    line.send(request.frame().map_err(|error| failed(error.to_string()))?);
+    loop {
+        tokio::select! {
+            told = line.told() => match told {
+                Some(Told::Ready) => return Ok(pid),
+                Some(Told::Refused(message)) => return Err(refused_start(message)),
+                Some(Told::Done(_)) => {}
+                Some(Told::Broken(broken)) => return Err(failed(broken.to_string())),
+                Some(Told::Closed) | None => return Err(failed("the interpreter ended at its start".to_owned())),
+            },
+            message = process.next() => match message.map(|message| message.event) {
+                Some(Event::Ended { end, .. }) => {
+                    return Err(failed(format!("the interpreter ended at its start ({})", how(Some(end)))));
+                }
+                None => return Err(Problem::JailDied("starting an interpreter")),
+                Some(event) => debug!(?event, "jailer event passed over"),
+            },
+        }
+    }
+}
+
+/// What the kernel can't do that was asked for: the directory is the only thing that may not be there.
+fn refused_start(message: String) -> Problem {
+    Problem::Fields(vec![FieldProblem {
+        field: "directory".to_owned(),
+        message,
+        reason: Reason::InvalidValue,
+    }])
+}
+
+/// Ends an interpreter, which the jailer still remembers.
+pub(super) async fn end(mut live: Live) -> Process {
+    live.process.kill().await;
+    end_of(&mut live.process).await;
+    live.line.finish(StdInstant::now()).await;
+    live.process
+}
+
+/// Waits for the end of a process that was killed.
+pub(super) async fn end_of(process: &mut Process) -> Option<End> {
+    let ending = async {
+        while let Some(message) = process.next().await {
+            match message.event {
+                // Before it ran, it could not be killed.
+                Event::Spawned { .. } => process.kill().await,
+                Event::Ended { end, .. } => return Some(end),
+                Event::Refused { .. } => return None,
+                _ => {}
+            }
+        }
+        None
+    };
+    let ended = tokio::time::timeout(END, ending).await;
+    ended.unwrap_or_else(|_elapsed| {
+        warn!("an interpreter that was killed did not end");
+        None
+    })
+}
+
+/// How an interpreter ended, for people.
+pub(super) fn how(end: Option<End>) -> String {
+    match end.map(|end| (end.exit, end.oom_kills)) {
+        Some((Exit::Signal(9), 1..)) => "out of memory".to_owned(),
+        Some((Exit::Signal(signal), _)) => format!("signal {signal}"),
+        Some((Exit::Code(code), _)) => format!("exit code {code}"),
+        Some((Exit::Unknown, _)) | None => "nobody knows how".to_owned(),
+    }
+}

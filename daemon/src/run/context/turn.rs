@@ -1,0 +1,101 @@
+//! Whose turn it is in a context: executions wait for the interpreter, and have it one after another.
+
+use std::sync::Arc;
+
+use tokio::sync::oneshot;
+
+use super::Context;
+use super::interpreter::Live;
+use crate::jailer::Process;
+use crate::run::execution::Execution;
+use crate::run::log::Log;
+use crate::status::Problem;
+
+/// What waits for the process.
+#[derive(Debug)]
+pub(super) struct Wanted {
+    pub execution: Arc<Execution>,
+    pub granted: oneshot::Sender<Result<Lease, Problem>>,
+}
+
+/// A place in the queue of a context.
+#[derive(Debug)]
+pub struct Turn {
+    pub(super) context: Arc<Context>,
+    pub(super) log: Arc<Log>,
+    pub(super) granted: oneshot::Receiver<Result<Lease, Problem>>,
+}
+
+/// The process of a context, until this is dropped.
+#[derive(Debug)]
+pub struct Lease {
+    pub context: Arc<Context>,
+    pub interpreter: Interpreter,
+    pub(super) back: Option<oneshot::Sender<Interpreter>>,
+}
+
+/// The interpreter of a context.
+#[derive(Debug, Default)]
+pub enum Interpreter {
+    /// There is none, and nobody remembers the last one.
+    #[default]
+    None,
+    Lives(Box<Live>),
+    /// It has ended; the jailer remembers it, and by it the context.
+    Ended(Process),
+}
+
+impl Interpreter {
+    /// Takes the one that lives.
+    pub fn take_live(&mut self) -> Option<Box<Live>> {
+        match std::mem::take(self) {
+            Self::Lives(live) => Some(live),
+            other => {
+                *self = other;
+                None
+            }
+        }
+    }
+
+    /// The process by which the jailer remembers the context.
+    pub fn process(&self) -> Option<&Process> {
+        match self {
+            Self::None => None,
+            Self::Lives(live) => Some(&live.process),
+            Self::Ended(process) => Some(process),
+        }
+    }
+}
+
+impl Turn {
+    /// Waits for the process. Dropping the turn gives the place up.
+    pub async fn wait(&mut self) -> Result<Lease, Problem> {
+        match (&mut self.granted).await {
+            Ok(granted) => granted,
+            Err(_over) => Err(self.context.closed_problem()),
+        }
+    }
+}
+
+impl Drop for Turn {
+    fn drop(&mut self) {
+        let mut state = self.context.lock();
+        let before = state.waiting.len();
+        state
+            .waiting
+            .retain(|wanted| !Arc::ptr_eq(&wanted.execution.log, &self.log));
+        if state.waiting.len() < before {
+            state.tell_places();
+        }
+    }
+}
+
+impl Drop for Lease {
+    fn drop(&mut self) {
+        let interpreter = std::mem::take(&mut self.interpreter);
+        if let Some(back) = self.back.take() {
+            // The context may be over.
+            drop(back.send(interpreter));
+        }
+    }
+}

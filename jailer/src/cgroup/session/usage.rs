@@ -1,0 +1,64 @@
+//! What the groups of a session use at one moment.
+
+use std::path::{Path, PathBuf};
+
+use super::{Leaf, SessionGroups};
+use crate::api::SessionUsage;
+use crate::cgroup::{read_file, sys_error};
+use crate::step::SysError;
+
+impl SessionGroups {
+    /// What everything in the group of the guest uses, the file helper included.
+    pub fn usage(&self) -> Result<SessionUsage, SysError> {
+        let guest = self.session.join("guest");
+        let folders: Vec<PathBuf> = self.bases.iter().map(|base| base.join(&guest)).collect();
+        Ok(SessionUsage {
+            cpu_us: keyed(&folders[0].join("cpu.stat"), "usage_usec")?,
+            memory_bytes: memory(&folders)?,
+            processes: processes(&folders)?,
+        })
+    }
+}
+
+impl Leaf {
+    /// Processes and threads of the leaf.
+    pub fn processes(&self) -> Result<u64, SysError> {
+        processes(&self.folders)
+    }
+}
+
+/// Memory without the caches of files on disk, which the kernel takes back when it is needed. Files in a tmpfs are none.
+fn memory(folders: &[PathBuf]) -> Result<u64, SysError> {
+    // On version 1, those with this prefix include the groups below.
+    let (folder, current, prefix) = match folders.get(1) {
+        Some(memory) => (memory, "memory.usage_in_bytes", "total_"),
+        None => (&folders[0], "memory.current", ""),
+    };
+    let cached = ["active_file", "inactive_file"].map(|kind| {
+        let key = format!("{prefix}{kind}");
+        keyed(&folder.join("memory.stat"), &key)
+    });
+    let [active, inactive] = cached;
+    Ok(number(&folder.join(current))?.saturating_sub(active? + inactive?))
+}
+
+/// Of a group, by its folders: version 2 first, then memory, cpu, pids.
+fn processes(folders: &[PathBuf]) -> Result<u64, SysError> {
+    number(&folders.get(3).unwrap_or(&folders[0]).join("pids.current"))
+}
+
+fn number(path: &Path) -> Result<u64, SysError> {
+    read_file(path)?.parse().map_err(|_| unreadable(path))
+}
+
+fn keyed(path: &Path, key: &str) -> Result<u64, SysError> {
+    let text = read_file(path)?;
+    let value = text
+        .lines()
+        .find_map(|line| line.strip_prefix(key)?.strip_prefix(' ')?.parse().ok());
+    value.ok_or_else(|| unreadable(path))
+}
+
+fn unreadable(path: &Path) -> SysError {
+    sys_error("read", path, &std::io::ErrorKind::InvalidData.into())
+}
