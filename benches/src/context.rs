@@ -2,8 +2,9 @@
 
 use std::io::{BufRead, BufReader, Write};
 use std::path::Path;
-use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
-use std::time::Instant;
+use std::process::{Child, ChildStdin, Command, Stdio};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, sync_channel};
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, anyhow, ensure};
 use brig_proto::v1::ContextsCreateRequest;
@@ -18,6 +19,8 @@ use crate::times::Times;
 /// Cells of one turn: they take milliseconds.
 const CELLS: usize = 10;
 const PEER: &str = "ipykernel";
+/// How long its driver may take for anything: longer than it waits itself.
+const PATIENCE: Duration = Duration::from_secs(90);
 
 /// A context and a kernel that wait for the next cell.
 pub(crate) struct Cells<'o> {
@@ -94,8 +97,8 @@ pub(crate) fn context(ours: &Ours, session: &str) -> anyhow::Result<String> {
 struct Kernel {
     child: Child,
     /// Its end is the end of the program.
-    lines: Option<ChildStdin>,
-    answers: BufReader<ChildStdout>,
+    cells: Option<ChildStdin>,
+    answers: Receiver<String>,
 }
 
 /// What it says of a cell.
@@ -110,30 +113,38 @@ impl Kernel {
         let mut command = Command::new(python);
         command.arg(driver).stdin(Stdio::piped()).stdout(Stdio::piped());
         let mut child = command.spawn().with_context(|| python.display().to_string())?;
-        let (lines, answers) = (child.stdin.take(), child.stdout.take());
-        let mut kernel = Self {
-            child,
-            lines,
-            answers: BufReader::new(answers.context("stdout is piped")?),
-        };
-        let mut ready = String::new();
-        kernel.answers.read_line(&mut ready)?;
-        ensure!(ready == "ready\n", "ipykernel did not start");
+        let (cells, stdout) = (child.stdin.take(), child.stdout.take());
+        let (sender, answers) = sync_channel(1);
+        let lines = BufReader::new(stdout.context("stdout is piped")?).lines();
+        std::thread::spawn(move || {
+            let read = lines.map_while(Result::ok);
+            read.map_while(|line| sender.send(line).ok()).for_each(drop);
+        });
+        let kernel = Self { child, cells, answers };
+        ensure!(kernel.answer()? == "ready", "ipykernel did not start");
         Ok(kernel)
     }
 
     fn cell(&mut self) -> anyhow::Result<Cell> {
-        let lines = self.lines.as_mut().context("stdin is piped")?;
-        lines.write_all(b"\n")?;
-        let mut answer = String::new();
-        self.answers.read_line(&mut answer)?;
+        let cells = self.cells.as_mut().context("stdin is piped")?;
+        cells.write_all(b"\n")?;
+        let answer = self.answer()?;
         serde_json::from_str(&answer).with_context(|| format!("ipykernel's driver said {answer:?}"))
+    }
+
+    fn answer(&self) -> anyhow::Result<String> {
+        let answer = self.answers.recv_timeout(PATIENCE);
+        answer.context("ipykernel's driver said nothing")
     }
 }
 
 impl Drop for Kernel {
     fn drop(&mut self) {
-        drop(self.lines.take());
-        let _ = self.child.wait();
+        drop(self.cells.take());
+        // It ends its kernel first; a kernel whose driver was killed ends by itself.
+        if self.answers.recv_timeout(PATIENCE) != Err(RecvTimeoutError::Disconnected) {
+            let _ended_already = self.child.kill();
+        }
+        let _reaped_already = self.child.wait();
     }
 }

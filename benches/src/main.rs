@@ -145,7 +145,7 @@ fn groups<'o>(
         groups.push((1, Box::new(Fresh::new(ours, place, rootfs, left_out)?)));
     }
     if options.wants(Group::Context) {
-        match Cells::new(ours, &options.scripts.join("ipykernel.py"), &options.jupyter) {
+        match Cells::new(ours, &options.scripts.join("cells.py"), &options.jupyter) {
             Ok(cells) => groups.push((1, Box::new(cells))),
             Err(error) => left_out.push(format!("next cell in a live context: {error:#}")),
         }
