@@ -3,7 +3,7 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
 .DELETE_ON_ERROR:
-.PHONY: help demo test test-quick test-vm build deps deps-vm stage image-base image-data install uninstall clean
+.PHONY: help demo test test-quick test-vm bench build deps deps-vm deps-bench stage image-base image-data install uninstall clean
 
 # Where a build is put together for use from the source tree. The jailer takes files only from folders that root alone
 # can write, which a checkout need not be.
@@ -14,6 +14,8 @@ ifeq ($(shell uname -m),aarch64)
 STATIC := aarch64-unknown-linux-gnu
 endif
 PROGRAMS := brig brigd brig-jailer brig-init brig-files
+# Jailers divide the control group they are started in; systemd allows that only in a scope that says so.
+SCOPE := $(if $(wildcard /run/systemd/system),systemd-run --scope --quiet -p Delegate=yes --)
 DEBIAN := mmdebstrap python3 python3-pip gcc libc6-dev
 
 # Where make install puts things. A package sets DESTDIR; units lie where systemd looks for them.
@@ -43,7 +45,12 @@ help:
 	@echo 'make demo        install what is needed, build, run a real analysis in a jail, show it'
 	@echo 'make test        everything that must hold: format, lints, docs, unit, kernel and black-box tests'
 	@echo 'make test-quick  the part of it for daily work, under three minutes'
+<<<<<<< HEAD
 	@echo 'make test-vm     the part of it that needs systemd, in a virtual machine'
+	@echo 'make bench       how fast that is beside other sandboxes: table, plots and report in $(TARGET)/bench'
+=======
+	@echo 'make test-vm     units and tests in a virtual machine with systemd, where make test runs a part of them'
+>>>>>>> wt-vm
 	@echo 'make stage       build, and put it together in $(STAGE)'
 	@echo 'make install     put what was staged where it belongs: DESTDIR=$(DESTDIR) PREFIX=$(PREFIX)'
 	@echo 'make uninstall   remove that; images, ledger and configuration that was changed stay'
@@ -93,10 +100,19 @@ test: deps-vm stage image-base image-data
 	tests/run all
 
 test-vm: deps-vm stage image-base image-data
-	tests/vm/test
+	tests/vm/test service whole
 
 test-quick: stage image-base image-data
 	tests/run quick
+
+deps-bench: deps
+	@benches/packages $(TARGET)/bench/venv
+
+# Measures what was staged, by programs built for release.
+bench: deps-bench stage image-data
+	cargo build --release -p brig-bench
+	$(SCOPE) $(TARGET)/release/brig-bench --rounds $(or $(ROUNDS),30) --out $(TARGET)/bench \
+	    --jupyter $(TARGET)/bench/venv/bin/python $(BENCH)
 
 # Not after build: who installs is often root, and root has no toolchain.
 install uninstall:

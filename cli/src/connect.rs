@@ -14,6 +14,8 @@ use crate::failure::Failure;
 
 /// Where the daemon of this host serves.
 const DEFAULT: &str = "unix:///run/brig/brigd.sock";
+/// The largest frame of HTTP/2, in bytes: a part of a file then comes in one.
+const FRAME: u32 = 512 * 1024;
 
 /// Gives the socket that `BRIG_ENDPOINT` names, else that of this host's daemon.
 pub(crate) fn socket() -> Result<PathBuf, Failure> {
@@ -36,6 +38,7 @@ pub(crate) async fn connect(socket: &Path) -> Result<Channel, Failure> {
     });
     // The address is only a name for HTTP/2's authority; the connector knows the way.
     let channel = Endpoint::from_static("http://brigd")
+        .max_frame_size(FRAME)
         .connect_with_connector(connector)
         .await;
     channel.map_err(|error| unreachable(socket, &error))

@@ -6,7 +6,7 @@ use std::process::ExitCode;
 
 use brig_proto::result::{ResultDocument, Status};
 use brig_proto::v1::execution_spec::Work;
-use brig_proto::v1::{Command, ExecuteRequest, ExecutionSpec, OnDisconnect};
+use brig_proto::v1::{Command, ExecuteRequest, ExecutionSpec, OnDisconnect, OutputMode};
 use clap::Args;
 use rustix::io::Errno;
 use serde_json::json;
@@ -14,6 +14,7 @@ use serde_json::json;
 use crate::failure::Failure;
 use crate::follow::inputs::Input;
 use crate::follow::{self, Begin};
+use crate::interact::{self, End, Wiring};
 use crate::options::{Format, JobOptions, OutputOptions};
 use crate::output::escape;
 use crate::output::screen::Screen;
@@ -27,11 +28,19 @@ const NOT_EXECUTABLE: u8 = 126;
 /// The program is not there.
 const NOT_FOUND: u8 = 127;
 
+/// More time than a policy gives; the daemon clamps it.
+const ALL_TIME: prost_types::Duration = prost_types::Duration {
+    seconds: 7 * 24 * 3600,
+    nanos: 0,
+};
+
 const EXAMPLES: &str = "\
 Examples:
   brig exec sales -- ls -l                     a program, its output as it comes
   brig exec sales --workdir /tmp -- sh -c 'sort in.txt > out.txt'
   brig exec sales --stdin data.csv -- wc -l    with standard input
+  tar c . | brig exec -i sales -- tar x        with ours, however long it is
+  brig exec -it sales -- bash                  at a terminal; Ctrl-P Ctrl-Q leaves it running
   brig exec sales --detach -- sh serve.sh      in the background; prints the execution's id
                                                (brig execution attach ID shows its output)
 
@@ -43,7 +52,7 @@ Exit codes:
 /// Runs a program in a session and waits for its end.
 ///
 /// The session was made before (brig session create) and stays. When this command goes away, the program goes on;
-/// Ctrl-C cancels it.
+/// Ctrl-C cancels it. With -it every key goes to the program, Ctrl-C too.
 #[derive(Debug, Clone, Args)]
 #[command(after_help = EXAMPLES, override_usage = "brig exec [OPTIONS] SESSION -- PROGRAM [ARG]...")]
 pub(crate) struct ExecOptions {
@@ -55,8 +64,17 @@ pub(crate) struct ExecOptions {
     #[arg(value_name = "PROGRAM", num_args = 1.., required = true, trailing_var_arg = true)]
     argv: Vec<OsString>,
 
+    /// Gives the program our standard input as it comes. Its output is not bounded then: it waits while we don't read.
+    #[arg(short, long, conflicts_with = "stdin")]
+    interactive: bool,
+
+    /// Gives the program a terminal, ours: its output is shown as it is. With -i, keys go to the program, but for Ctrl-P
+    /// Ctrl-Q, which leaves it running; it then has as much time as the policy gives at most, unless --timeout says less.
+    #[arg(short, long, conflicts_with = "stdin")]
+    tty: bool,
+
     /// Directory that the program starts in, absolute or below /home/user.
-    #[arg(long, value_name = "DIR")]
+    #[arg(short, long, value_name = "DIR")]
     workdir: Option<String>,
 
     /// File for the working directory, under its own name or NAME, at most 512K; input:ID is a record of `brig input`
@@ -80,7 +98,10 @@ pub(crate) fn exec(options: &ExecOptions, screen: &mut Screen) -> ExitCode {
     let code = if options.detach {
         detach(options, screen)
     } else {
-        show::with(screen, options.output, Ending::Trouble, |show| follow(options, show))
+        let mut output = options.output;
+        // A terminal's sequences are for ours.
+        output.raw |= options.tty;
+        show::with(screen, output, Ending::Trouble, |show| follow(options, show))
     };
     // Output that nobody could be given is no success.
     if code == 0 && screen.out.failed() {
@@ -90,13 +111,51 @@ pub(crate) fn exec(options: &ExecOptions, screen: &mut Screen) -> ExitCode {
 }
 
 fn follow(options: &ExecOptions, show: &mut dyn Show) -> u8 {
-    let outcome = begin(options).and_then(|begin| follow::on_daemon(show, async |call| call.until_end(&begin).await));
-    match outcome {
-        Ok(outcome) => {
-            show.finished(&outcome);
-            code_of_end(&outcome.document)
+    let wiring = Wiring {
+        input: options.interactive,
+        terminal: options.tty,
+    };
+    let end = check_tty(options)
+        .and_then(|()| begin(options))
+        .and_then(|begin| interact::follow(&begin, wiring, show));
+    match end {
+        // What was left runs on, as it was wanted.
+        Ok(mut end) => {
+            if let End::Finished(outcome) = &mut end
+                && options.wants_all_time()
+            {
+                // Nobody has asked for it by name.
+                outcome.document.clamped.retain(|clamped| clamped.limit != "timeout_ms");
+            }
+            interact::show_end(&end, show).map_or(0, |document| code_of_end(&document))
         }
         Err(failure) => refuse(&failure, show),
+    }
+}
+
+/// Refuses what needs our terminal where there is none.
+fn check_tty(options: &ExecOptions) -> Result<(), Failure> {
+    if !options.tty {
+        return Ok(());
+    }
+    if options.output.format.format() != Format::Text {
+        return Err(Failure::usage(
+            "tty",
+            "a terminal has no documents: leave out -t, or -o and --json",
+        ));
+    }
+    interact::at_terminal().map_err(|none| {
+        Failure::usage(
+            "tty",
+            format!("{none} is not a terminal; leave out -t to do without one"),
+        )
+    })
+}
+
+impl ExecOptions {
+    /// Whether somebody sits at a terminal and has named no end: it takes as long as the policy lets it.
+    fn wants_all_time(&self) -> bool {
+        self.interactive && self.tty && self.job.timeout.is_none()
     }
 }
 
@@ -126,8 +185,16 @@ fn refuse(failure: &Failure, show: &mut dyn Show) -> u8 {
 }
 
 fn begin(options: &ExecOptions) -> Result<Begin, Failure> {
+    let streams = !options.detach && (options.interactive || options.tty);
+    let output_mode = if streams {
+        OutputMode::Stream
+    } else {
+        OutputMode::Unspecified
+    };
     let command = Command {
         directory: options.workdir.clone().unwrap_or_default(),
+        terminal: options.tty.then(interact::size),
+        output_mode: output_mode.into(),
         ..spec::command(&options.argv)
     };
     let stdin = spec::read_stdin(options.job.stdin.as_deref(), io::stdin())?;
@@ -137,11 +204,17 @@ fn begin(options: &ExecOptions) -> Result<Begin, Failure> {
         OnDisconnect::Unspecified
     };
     let inputs = Input::open_all(&options.input)?;
-    let spec = ExecutionSpec {
+    let mut spec = ExecutionSpec {
         inputs: inputs.iter().map(Input::inline).collect::<Result<_, _>>()?,
         on_disconnect: on_disconnect.into(),
+        stdin_open: options.interactive,
         ..spec::job(&options.job, Work::Command(command), stdin)
     };
+    if options.wants_all_time()
+        && let Some(limits) = &mut spec.limits
+    {
+        limits.timeout = Some(ALL_TIME);
+    }
     Ok(Begin::Execute(Box::new(ExecuteRequest {
         session_id: options.session.clone(),
         spec: Some(spec),

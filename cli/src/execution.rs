@@ -43,6 +43,10 @@ pub(crate) enum ExecutionCommand {
 /// Which executions.
 #[derive(Debug, Clone, Args)]
 pub(crate) struct Filter {
+    /// Of this session.
+    #[arg(long, value_name = "SESSION")]
+    session: Option<String>,
+
     /// With this label. Can be repeated.
     #[arg(long, value_name = "KEY=VALUE", value_parser = parse_pair)]
     label: Vec<(String, String)>,
@@ -129,6 +133,7 @@ async fn list(filter: &Filter) -> Result<Vec<Execution>, Failure> {
     let limit = usize::try_from(filter.limit).unwrap_or(usize::MAX);
     let mut request = ExecutionsListRequest {
         page_size: filter.limit,
+        session_id: filter.session.clone().unwrap_or_default(),
         labels: filter.label.iter().cloned().collect(),
         ..ExecutionsListRequest::default()
     };

@@ -13,6 +13,7 @@ mod files;
 mod follow;
 mod identity;
 mod input;
+mod interact;
 mod options;
 mod output;
 mod policy;

@@ -64,7 +64,7 @@ pub(crate) struct JobOptions {
     pub(crate) max_output: Option<ByteSize>,
 
     /// Environment variable for the job; the policy must allow its name. Can be repeated.
-    #[arg(long, value_name = "NAME=VALUE", value_parser = parse_pair)]
+    #[arg(short, long, value_name = "NAME=VALUE", value_parser = parse_pair)]
     pub(crate) env: Vec<(String, String)>,
 
     /// What the job reads from its standard input (- for ours); nothing if absent. At most 1M.

@@ -182,7 +182,7 @@ impl Executions for ExecutionsService {
         to_its_end(async move {
             execution.signal(asked.signal);
             execution.remember(&service.0.jailer).await;
-            service.send_signal(&execution, signal).await?;
+            service.send_signal(&execution, signal, asked.group).await?;
             turn.done();
             Ok(())
         })
@@ -218,7 +218,7 @@ impl Executions for ExecutionsService {
             }
             // In a context, whoever watches it tells the interpreter, by the name of the execution.
             if execution.seat.is_none() {
-                service.send_signal(&execution, SIGINT).await?;
+                service.send_signal(&execution, SIGINT, false).await?;
             }
             turn.done();
             Ok(())
@@ -227,10 +227,32 @@ impl Executions for ExecutionsService {
         Ok(Response::new(v1::ExecutionsInterruptResponse { state: state.into() }))
     }
 
+    async fn input(
+        &self,
+        request: Request<Streaming<v1::ExecutionsInputRequest>>,
+    ) -> Result<Response<v1::ExecutionsInputResponse>, Status> {
+        let principal = with_role(&request, Role::Runner)?;
+        input::input(&self.0, &principal, request.into_inner()).await
+    }
+
+    async fn close_input(
+        &self,
+        request: Request<v1::ExecutionsCloseInputRequest>,
+    ) -> Result<Response<v1::ExecutionsCloseInputResponse>, Status> {
+        let principal = with_role(&request, Role::Runner)?;
+        Ok(Response::new(input::close(&self.0, &principal, &request.into_inner())?))
+    }
+
+    async fn resize(
+        &self,
+        request: Request<v1::ExecutionsResizeRequest>,
+    ) -> Result<Response<v1::ExecutionsResizeResponse>, Status> {
+        let principal = with_role(&request, Role::Runner)?;
+        let answer = input::resize(&self.0, &principal, &request.into_inner()).await?;
+        Ok(Response::new(answer))
+    }
+
     unbuilt! {
-        input(Streaming<v1::ExecutionsInputRequest>) -> v1::ExecutionsInputResponse, "Executions.Input";
-        close_input(v1::ExecutionsCloseInputRequest) -> v1::ExecutionsCloseInputResponse, "Executions.CloseInput";
-        resize(v1::ExecutionsResizeRequest) -> v1::ExecutionsResizeResponse, "Executions.Resize";
         approve(v1::ExecutionsApproveRequest) -> v1::ExecutionsApproveResponse, "Executions.Approve";
         reject(v1::ExecutionsRejectRequest) -> v1::ExecutionsRejectResponse, "Executions.Reject";
     }
@@ -407,12 +429,12 @@ impl ExecutionsService {
         }
     }
 
-    async fn send_signal(&self, execution: &Execution, signal: i32) -> Result<(), Problem> {
+    async fn send_signal(&self, execution: &Execution, signal: i32, group: bool) -> Result<(), Problem> {
         let request = brig_jailer::api::Request::Signal {
             session: execution.session.clone(),
             execution: execution.id.clone(),
             signal,
-            group: false,
+            group,
         };
         Ok(self.0.jailer.ask(request).await?)
     }
@@ -601,5 +623,6 @@ fn matches(execution: &Execution, asked: &v1::ExecutionsListRequest) -> bool {
         && fits(&wanted.request, &has.request)
 }
 
+mod input;
 #[cfg(test)]
 mod tests;

@@ -14,6 +14,8 @@ use brig_jailer::files::wire::{
     SKIPPED_MAX, Skip, Sum, Time, Walk, WireError,
 };
 use brig_jailer::sys::refuse_descriptors;
+use brig_proto::Bytes;
+use prost::bytes::Buf;
 use serde::Serialize;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::UnixStream;
@@ -158,7 +160,7 @@ impl Files {
     }
 
     /// Copies a file of the session to a file of ours; `sink` gets at most `max_bytes`.
-    pub async fn get(&mut self, path: &[u8], max_bytes: u64, sink: &mut Spooled) -> Result<Sum, FilesError> {
+    pub async fn get(&mut self, path: &[u8], max_bytes: u64, sink: &mut Spooled) -> Result<(), FilesError> {
         let get = Get {
             path: path.to_vec(),
             offset: 0,
@@ -169,15 +171,15 @@ impl Files {
             write(stream, &Request::Get(get)).await?;
             let mut left = max_bytes;
             loop {
-                match read(stream).await? {
-                    Response::Data(bytes) => {
+                match read_part(stream).await? {
+                    Part::Data(bytes) => {
                         left = left
                             .checked_sub(bytes.len() as u64)
                             .ok_or(FilesError::Protocol("more bytes than were asked for"))?;
                         sink.write(bytes).await?;
                     }
-                    Response::End(sum) => return Ok(sum),
-                    other => return Err(unexpected(other)),
+                    Part::Other(Response::End { .. }) => return Ok(()),
+                    Part::Other(other) => return Err(unexpected(other)),
                 }
             }
         })
@@ -287,9 +289,18 @@ async fn send_bytes(stream: &mut UnixStream, source: Source<'_>) -> Result<(), F
     while offset < source.size() {
         let bytes = source.read(offset).await?;
         offset += bytes.len() as u64;
-        write(stream, &Request::Data(bytes)).await?;
+        write_data(stream, bytes.into()).await?;
     }
     Ok(())
+}
+
+/// Writes a `Data` request, whose bytes are not copied for it.
+async fn write_data(stream: &mut UnixStream, bytes: Bytes) -> Result<(), FilesError> {
+    let head = Bytes::from(wire::data_head(bytes.len())?);
+    stream
+        .write_all_buf(&mut head.chain(bytes))
+        .await
+        .map_err(|_broken| FilesError::Gone)
 }
 
 async fn write(stream: &mut UnixStream, request: &impl Serialize) -> Result<(), FilesError> {
@@ -300,14 +311,41 @@ async fn write(stream: &mut UnixStream, request: &impl Serialize) -> Result<(), 
 }
 
 async fn read(stream: &mut UnixStream) -> Result<Response, FilesError> {
+    Ok(wire::decode(&read_body(stream).await?)?)
+}
+
+/// What comes while a file is read.
+#[derive(Debug)]
+pub enum Part {
+    Data(Bytes),
+    Other(Response),
+}
+
+/// Reads an answer; the bytes of `Data` stay where they were read.
+async fn read_part(stream: &mut UnixStream) -> Result<Part, FilesError> {
+    let body = read_body(stream).await?;
+    Ok(match wire::data_start(&body)? {
+        Some(start) => Part::Data(Bytes::from(body).slice(start..)),
+        None => Part::Other(wire::decode(&body)?),
+    })
+}
+
+async fn read_body(stream: &mut UnixStream) -> Result<Vec<u8>, FilesError> {
     let mut header = [0; HEADER];
     stream
         .read_exact(&mut header)
         .await
         .map_err(|_broken| FilesError::Gone)?;
-    let mut body = vec![0; wire::body_length(header)?];
-    stream.read_exact(&mut body).await.map_err(|_broken| FilesError::Gone)?;
-    Ok(wire::decode(&body)?)
+    let length = wire::body_length(header)?;
+    let mut body = Vec::with_capacity(length);
+    let mut rest = stream.take(length as u64);
+    while body.len() < length {
+        let read = rest.read_buf(&mut body).await;
+        if read.map_err(|_broken| FilesError::Gone)? == 0 {
+            return Err(FilesError::Gone);
+        }
+    }
+    Ok(body)
 }
 
 fn unexpected(response: Response) -> FilesError {
@@ -350,7 +388,7 @@ mod tests {
 
     async fn spooled(bytes: &[u8]) -> Spooled {
         let mut file = Spool::new(&std::env::temp_dir(), 1024, 8).create(1024).await.unwrap();
-        file.write(bytes.to_vec()).await.unwrap();
+        file.write(bytes.to_vec().into()).await.unwrap();
         file
     }
 

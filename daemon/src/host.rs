@@ -42,6 +42,10 @@ const FEATURES: &[&str] = &[
     "inputs",
     "interrupt",
     "signal",
+    "signal.group",
+    "input",
+    "terminal",
+    "output.stream",
     "contexts",
 ];
 

@@ -8,6 +8,9 @@
 //! The cap holds for each stream by itself, so that a flood on stdout never costs the traceback on stderr. Since nothing
 //! is kept once it is reached, what is kept of a stream is always the beginning of what was produced of it: a stream is
 //! one growing byte string, and a chunk is only a [`Range`] of it, which [`crate::run::log`] lists.
+//!
+//! The output of a command that streams is a window instead ([`Output::window`]): nothing is dropped, the program waits
+//! while too much is unread, and what was read long enough ago is freed. Positions stay those of the whole stream.
 
 mod chunks;
 mod view;
@@ -18,11 +21,13 @@ use std::os::unix::fs::FileExt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime};
 
+use rustix::fs::{FallocateFlags, fallocate};
 use serde::{Deserialize, Serialize};
 use tokio::sync::Notify;
 use tracing::error;
 
 use crate::run::clock::{Clock, Mark};
+use crate::run::waker::Waker;
 
 pub use chunks::Chunks;
 pub use view::{View, cut_text};
@@ -33,6 +38,12 @@ pub const CHUNK_MAX: usize = 64 * 1024;
 /// What is kept of a stream that has ended is held in memory if it is no more than this, in bytes: many executions are
 /// remembered, and none of them shall cost a descriptor but the few that are large.
 const MEMORY_MAX: u64 = 8 * 1024 * 1024;
+
+/// How much of a stream may be unread in a window, in bytes: the program waits then. As much that was read is kept, for
+/// a client whose connection broke with some of it on the way.
+pub(crate) const WINDOW: u64 = 1024 * 1024;
+/// A window is freed in whole pages.
+const PAGE: u64 = 4096;
 
 /// One of the two streams.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -66,6 +77,9 @@ pub struct Count {
 #[derive(Debug)]
 pub struct Output {
     cap: u64,
+    is_window: bool,
+    /// Wakes the thread that waits for room in a window.
+    waker: Waker,
     /// The clock of the limit `idle_time`.
     clock: Clock,
     state: Mutex<State>,
@@ -77,6 +91,9 @@ pub struct Output {
 struct State {
     kept: [Option<Kept>; 2],
     counts: [Count; 2],
+    /// Where what is kept begins, and up to where the file is empty.
+    starts: [u64; 2],
+    freed: [u64; 2],
     /// When something came last.
     last: Mark,
     sealed: bool,
@@ -86,7 +103,8 @@ struct State {
 #[derive(Debug, Clone)]
 enum Kept {
     File(Arc<File>),
-    Memory(Arc<Vec<u8>>),
+    /// With the position of its first byte.
+    Memory(u64, Arc<Vec<u8>>),
 }
 
 impl Kept {
@@ -96,8 +114,9 @@ impl Kept {
                 let mut bytes = vec![0; usize::try_from(end - start).unwrap_or(usize::MAX)];
                 file.read_exact_at(&mut bytes, start).map(|()| bytes)
             }
-            Self::Memory(bytes) => {
-                let [start, end] = [start, end].map(|at| usize::try_from(at).unwrap_or(usize::MAX));
+            Self::Memory(first, bytes) => {
+                let place = |at: u64| at.checked_sub(*first).and_then(|at| usize::try_from(at).ok());
+                let [start, end] = [start, end].map(|at| place(at).unwrap_or(usize::MAX));
                 let found = bytes.get(start..end).ok_or(io::ErrorKind::UnexpectedEof)?;
                 Ok(found.to_vec())
             }
@@ -156,14 +175,27 @@ impl Output {
 
     /// The same for what runs by a clock that may stand still.
     pub fn timed(output_bytes: u64, clock: Clock) -> Arc<Self> {
+        Self::start(output_bytes, false, clock)
+    }
+
+    /// Starts an empty output of which a window is kept, however long it gets.
+    pub fn window(clock: Clock) -> Arc<Self> {
+        Self::start(u64::MAX, true, clock)
+    }
+
+    fn start(cap: u64, is_window: bool, clock: Clock) -> Arc<Self> {
         let state = State {
             kept: [None, None],
             counts: [Count::default(); 2],
+            starts: [0; 2],
+            freed: [0; 2],
             last: clock.mark(),
             sealed: false,
         };
         Arc::new(Self {
-            cap: output_bytes,
+            cap,
+            is_window,
+            waker: Waker::default(),
             clock,
             state: Mutex::new(state),
             limited: Notify::new(),
@@ -188,11 +220,43 @@ impl Output {
         &self.clock
     }
 
+    /// Whether a window of it is kept.
+    pub fn is_window(&self) -> bool {
+        self.is_window
+    }
+
+    pub(crate) fn waker(&self) -> &Waker {
+        &self.waker
+    }
+
+    /// Frees what lies before these positions.
+    pub(crate) fn free_before(&self, starts: [u64; 2]) -> io::Result<()> {
+        let mut state = self.lock();
+        state.starts = starts;
+        for (index, start) in starts.into_iter().enumerate() {
+            let (from, end) = (state.freed[index], start / PAGE * PAGE);
+            if let Some(Kept::File(file)) = &state.kept[index]
+                && end > from
+            {
+                let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+                fallocate(&**file, flags, from, end - from)?;
+                state.freed[index] = end;
+            }
+        }
+        Ok(())
+    }
+
+    /// How many bytes of a stream are held.
+    pub(crate) fn held(&self, stream: Stream) -> u64 {
+        let (state, index) = (self.lock(), stream.index());
+        state.counts[index].kept() - state.starts[index]
+    }
+
     /// The file of a stream that has not ended.
     pub(crate) fn file(&self, stream: Stream) -> Option<Arc<File>> {
         match &self.lock().kept[stream.index()] {
             Some(Kept::File(file)) => Some(Arc::clone(file)),
-            Some(Kept::Memory(_)) | None => None,
+            Some(Kept::Memory(..)) | None => None,
         }
     }
 
@@ -223,12 +287,12 @@ impl Output {
         let mut state = self.lock();
         state.sealed = true;
         for stream in Stream::BOTH {
-            let len = state.counts[stream.index()].kept();
+            let (start, end) = (state.starts[stream.index()], state.counts[stream.index()].kept());
             let kept = &mut state.kept[stream.index()];
-            if len <= MEMORY_MAX
-                && let Some(Ok(bytes)) = kept.as_ref().map(|kept| kept.read(0, len))
+            if end - start <= MEMORY_MAX
+                && let Some(Ok(bytes)) = kept.as_ref().map(|kept| kept.read(start, end))
             {
-                *kept = Some(Kept::Memory(Arc::new(bytes)));
+                *kept = Some(Kept::Memory(start, Arc::new(bytes)));
             }
         }
         state.counts
@@ -292,12 +356,12 @@ impl Output {
 
     /// Cuts what is kept of a stream down to `result_output_bytes`: see [`View`].
     pub fn view(&self, stream: Stream, result_output_bytes: u64) -> View {
-        let (kept, count) = {
-            let state = self.lock();
-            (state.kept[stream.index()].clone(), state.counts[stream.index()])
+        let (kept, count, start) = {
+            let (state, index) = (self.lock(), stream.index());
+            (state.kept[index].clone(), state.counts[index], state.starts[index])
         };
         let read = |start: u64, end: u64| kept.as_ref().map_or(Ok(Vec::new()), |kept| kept.read(start, end));
-        View::new(read, count, result_output_bytes).unwrap_or_else(|error| {
+        View::new(read, start, count, result_output_bytes).unwrap_or_else(|error| {
             error!(%error, ?stream, "kept output unreadable");
             View {
                 left_out: count.kept(),

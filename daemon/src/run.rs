@@ -31,7 +31,10 @@ pub mod registry;
 pub mod report;
 pub mod session;
 pub mod start;
+pub mod stdin;
 pub mod store;
+pub mod terminal;
+pub mod waker;
 pub mod watch;
 
 #[cfg(test)]

@@ -50,6 +50,8 @@ const RESETS: usize = 64;
 const KEEP_ALIVE: Duration = Duration::from_secs(20);
 /// What a client may have on its way on one connection, in bytes.
 const CONNECTION_WINDOW: u32 = 4 * 1024 * 1024;
+/// The largest frame of HTTP/2, in bytes: a part of a file then comes in one, and is read at once.
+const FRAME: u32 = 512 * 1024;
 /// What inputs and artifacts may take up on disk at one time, in bytes.
 const SPOOL_BYTES: u64 = 8 * 1024 * 1024 * 1024;
 /// The largest answer; `Get` carries the code and the result.
@@ -301,4 +303,5 @@ fn builder() -> Server {
         .http2_keepalive_interval(Some(KEEP_ALIVE))
         .http2_keepalive_timeout(Some(KEEP_ALIVE))
         .initial_connection_window_size(CONNECTION_WINDOW)
+        .max_frame_size(FRAME)
 }

@@ -99,6 +99,15 @@ pub enum Problem {
         asked: u64,
         there: u64,
     },
+    /// The program's input takes nothing more.
+    #[error("execution {0:?}: {1}")]
+    InputClosed(String, String),
+    /// There is no terminal to be resized.
+    #[error("execution {0:?} has no terminal")]
+    NoTerminal(String),
+    /// Events are asked for that are not kept any more: after which sequence, and the first one that is.
+    #[error("after_sequence: what follows {0} is gone; the first event that is kept is {1}")]
+    EventsGone(u64, u64),
     /// Too much goes on with the files of a session.
     #[error("session {0:?}: {1} {2}, which is as many as may")]
     FileQuota(String, usize, &'static str),
@@ -239,6 +248,9 @@ impl Problem {
             Self::File { failure, .. } => file_reason(failure.errno),
             Self::DownloadForbidden(_) => Reason::DownloadForbidden,
             Self::OutOfRange { .. } => Reason::OffsetOutOfRange,
+            Self::InputClosed(..) => Reason::InputClosed,
+            Self::NoTerminal(_) => Reason::NoTerminal,
+            Self::EventsGone(..) => Reason::EventsGone,
             Self::FileQuota(..) => Reason::FileQuota,
             Self::WatchQuota(_) => Reason::WatchQuota,
             Self::StartTimeout(..) => Reason::StartTimeout,
@@ -283,6 +295,7 @@ impl Problem {
             Self::Fields(problems) => problems.first().map_or("", |problem| &problem.field),
             Self::File { field, .. } | Self::OutOfRange { field, .. } => field,
             Self::DownloadForbidden(_) => "path",
+            Self::EventsGone(..) => "after_sequence",
             _ => "",
         }
     }
@@ -301,7 +314,7 @@ impl Problem {
             Self::NotFound { kind, name, .. } | Self::Exists { kind, name, .. } => {
                 details.set_resource_info(*kind, name.clone(), "", self.to_string());
             }
-            Self::File { .. } | Self::OutOfRange { .. } | Self::DownloadForbidden(_) => {
+            Self::File { .. } | Self::OutOfRange { .. } | Self::DownloadForbidden(_) | Self::EventsGone(..) => {
                 details.set_bad_request(vec![FieldViolation::new(self.field(), self.to_string())]);
             }
             Self::FileQuota(session, ..) => {
@@ -329,7 +342,7 @@ impl Problem {
             Self::SessionClosed(session) | Self::SessionPaused(session) | Self::SessionNotPaused(session) => {
                 details.add_precondition_failure_violation("SESSION", session, self.to_string());
             }
-            Self::NotRunning(execution, _) => {
+            Self::NotRunning(execution, _) | Self::InputClosed(execution, _) | Self::NoTerminal(execution) => {
                 details.add_precondition_failure_violation("EXECUTION", execution, self.to_string());
             }
             Self::Inputs(InputsError::Quota { key, .. }) => {
@@ -371,6 +384,9 @@ impl Problem {
             }
             Self::OutOfRange { there, .. } => {
                 metadata.insert("offset".to_owned(), there.to_string());
+            }
+            Self::EventsGone(_, first) => {
+                metadata.insert("sequence".to_owned(), first.to_string());
             }
             _ => {}
         }

@@ -249,14 +249,17 @@ pub enum Event {
 /// Which descriptors come with `Spawned` and `HeldExecution`, in this order, as far as present.
 ///
 /// First the terminal, or the far ends of pipes: stdin, stdout, stderr, the kernel's request pipe, its frame pipe. Then
-/// empty memory
-/// files in which `brigd` keeps what it read, so that it is there for the next `brigd`: one for stdout, one for stderr,
-/// one for the kernel's frames, and one for the journal of the execution. The jailer never reads them.
+/// empty memory files in which `brigd` keeps what it gives and what it read, so that it is there for the next `brigd`:
+/// one for stdin (it can be sealed), one for stdout, one for stderr, one for the kernel's frames, and one for the journal
+/// of the execution. Then, for a terminal, two pipes, of each first the end for reading: what comes out of the terminal
+/// and what goes in passes them, since only a pipe gives and takes exactly once. The jailer never reads any of it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Streams {
     /// What is read from it is kept in the file of stdout.
     pub terminal: bool,
     pub stdin: bool,
+    /// The file of stdin, or of what is typed into the terminal. It stays when stdin is closed.
+    pub input: bool,
     pub stdout: bool,
     pub stderr: bool,
     /// The request pipe of a kernel.

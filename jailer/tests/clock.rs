@@ -140,14 +140,14 @@ fn terminal(argv: &[&str]) -> Spawn {
 fn a_terminal_is_the_programs_own() {
     let mut rig = Rig::start();
     rig.make("s1");
-    let script = "test -t 0 && test -t 1 && test -t 2 && stty size && tty && echo owner $(stat -c %u $(tty)) && \
+    let script = "test -t 0 && test -t 1 && test -t 2 && stty size && tty && echo $TERM && echo owner $(stat -c %u $(tty)) && \
         echo control >/dev/tty";
     let running = rig.try_spawn(terminal(&["sh", "-c", script])).unwrap();
     assert!(running.streams.terminal && !running.streams.stdout && !running.streams.stdin);
-    // The terminal, the file of what is read from it, the journal.
-    assert_eq!(running.fds.len(), 3);
+    // The terminal, the files of what is typed and of what is read, the journal, the two pipes.
+    assert_eq!(running.fds.len(), 8);
     let shown = read_terminal(running.fds.into_iter().next().unwrap());
-    assert_eq!(shown, "33 91\r\n/dev/pts/0\r\nowner 1000\r\ncontrol\r\n");
+    assert_eq!(shown, "33 91\r\n/dev/pts/0\r\nxterm\r\nowner 1000\r\ncontrol\r\n");
     assert_eq!(rig.ended().exit, Exit::Code(0));
 }
 

@@ -62,21 +62,21 @@ fn a_fork_bomb_stays_in_its_limit_and_ends_in_time() {
 
 #[test]
 fn what_a_program_leaves_behind_ends_with_it() {
-    let (outcome, took) = run_for("(setsid sleep 100 &) ; sleep 100 & echo done", 20_000);
+    let (outcome, took) = run_for("(setsid sleep 100 &) ; sleep 100 & echo done", 20_000 * slow());
     assert_eq!((outcome.end.exit, outcome.stdout.as_str()), (Exit::Code(0), "done\n"));
     assert!(took < Duration::from_secs(2), "{took:?}");
 }
 
 #[test]
 fn out_of_memory_is_told_apart_from_a_signal_of_ones_own() {
-    let (outcome, _) = run_for("exec python3 -c 'x = bytearray(600 << 20)'", 20_000);
+    let (outcome, _) = run_for("exec python3 -c 'x = bytearray(600 << 20)'", 20_000 * slow());
     assert_eq!(
         (outcome.end.exit, outcome.end.cause),
         (Exit::Signal(9), Some(Cause::Memory)),
         "{outcome:?}"
     );
     assert!(outcome.end.oom_kills > 0);
-    let (outcome, _) = run_for("kill -9 $$", 20_000);
+    let (outcome, _) = run_for("kill -9 $$", 20_000 * slow());
     assert_eq!(
         (outcome.end.exit, outcome.end.cause, outcome.end.oom_kills),
         (Exit::Signal(9), None, 0)
@@ -85,7 +85,10 @@ fn out_of_memory_is_told_apart_from_a_signal_of_ones_own() {
 
 #[test]
 fn a_parent_survives_a_child_that_ran_out_of_memory() {
-    let (outcome, _) = run_for("python3 -c 'x = bytearray(600 << 20)'; echo survived $?", 20_000);
+    let (outcome, _) = run_for(
+        "python3 -c 'x = bytearray(600 << 20)'; echo survived $?",
+        20_000 * slow(),
+    );
     assert_eq!(
         (outcome.end.exit, outcome.end.cause, outcome.end.oom_kills),
         (Exit::Code(0), None, 1),
@@ -96,7 +99,7 @@ fn a_parent_survives_a_child_that_ran_out_of_memory() {
 
 #[test]
 fn a_full_disk_is_no_memory_matter() {
-    let (outcome, _) = run_for("cat /dev/zero >f; echo $?", 20_000);
+    let (outcome, _) = run_for("cat /dev/zero >f; echo $?", 20_000 * slow());
     assert_eq!((outcome.stdout.as_str(), outcome.end.oom_kills), ("1\n", 0));
     assert!(outcome.stderr.contains("No space left"), "{outcome:?}");
 }

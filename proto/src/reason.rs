@@ -33,7 +33,7 @@ impl Reason {
             | Self::TooLarge
             | Self::DigestMismatch
             | Self::StreamOrder => Code::InvalidArgument,
-            Self::MessageTooLarge | Self::OffsetOutOfRange => Code::OutOfRange,
+            Self::MessageTooLarge | Self::OffsetOutOfRange | Self::EventsGone => Code::OutOfRange,
             Self::SessionNotFound
             | Self::ContextNotFound
             | Self::ExecutionNotFound

@@ -15,6 +15,7 @@ use brig_proto::v1::{
     SessionsCloseRequest, SessionsCreateRequest, SessionsGetRequest, run_request,
 };
 use tokio::runtime::{Builder, Runtime};
+use tokio::task::JoinHandle;
 use tonic::transport::{Channel, Endpoint};
 use tonic::{Response, Status, Streaming};
 
@@ -83,6 +84,11 @@ impl Client {
     pub fn wait<T>(&self, answer: impl Future<Output = T>) -> T {
         let bounded = async { tokio::time::timeout(*DEADLINE, answer).await };
         self.runtime.block_on(bounded).expect("no answer came")
+    }
+
+    /// Has something go on meanwhile.
+    pub fn spawn<T: Send + 'static>(&self, work: impl Future<Output = T> + Send + 'static) -> JoinHandle<T> {
+        self.runtime.spawn(work)
     }
 
     /// Waits for an answer that may be a refusal.

@@ -21,6 +21,7 @@ pub mod host;
 pub mod policies;
 pub mod processes;
 pub mod proxy;
+pub mod pty;
 pub mod run;
 pub mod services;
 pub mod spec;

@@ -32,6 +32,17 @@ impl Policies {
         Some(Self(folder))
     }
 
+    /// Adds a copy that differs in several places.
+    pub fn and(self, name: &str, changes: &[Change]) -> Self {
+        let mut text = fs::read_to_string(self.path().join("data.toml")).unwrap();
+        for (from, to) in changes {
+            assert_eq!(text.matches(from).count(), 1, "{from}");
+            text = text.replace(from, to);
+        }
+        fs::write(self.path().join(format!("{name}.toml")), text).unwrap();
+        self
+    }
+
     /// Where they are.
     pub fn path(&self) -> &Path {
         self.0.path()

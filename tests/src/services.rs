@@ -42,6 +42,12 @@ pub struct Setup {
     pub handover_grace: &'static str,
     /// How long a brigd that is told to stop waits for one-shot runs.
     pub drain: &'static str,
+    /// The policies that both read. Only root may be able to change them.
+    pub policies: PathBuf,
+    /// The ceilings of the jailer; those of the defaults if there is no such file.
+    pub ceilings: PathBuf,
+    /// Further lines of brigd's table `limits`.
+    pub limits: String,
 }
 
 /// The pair, in a directory of its own.
@@ -63,6 +69,9 @@ impl Default for Setup {
             grace: "30s",
             handover_grace: "5m",
             drain: "1s",
+            policies: Places::find().policies,
+            ceilings: "/nonexistent/ceilings.toml".into(),
+            limits: String::new(),
         }
     }
 }
@@ -219,8 +228,8 @@ impl Services {
         let (places, directory) = (Places::find(), self.directory.path().display());
         let text = format!(
             "socket = \"{directory}/run/brigd.sock\"\nsocket_group = \"\"\njailer_socket = \"{directory}/jailer.sock\"\n\
-             state = \"{directory}/state\"\npolicies = [{:?}]\nimages = {:?}\n\n[limits]\ndrain = {:?}\n",
-            places.policies, places.images, self.setup.drain
+             state = \"{directory}/state\"\npolicies = [{:?}]\nimages = {:?}\n\n[limits]\ndrain = {:?}\n{}",
+            self.setup.policies, places.images, self.setup.drain, self.setup.limits
         );
         File::create(self.directory.path().join("brigd.toml"))
             .unwrap()
@@ -235,10 +244,13 @@ impl Services {
             Service::Jailer => {
                 command = self.command(service, &[]);
                 command.arg("--listen").arg(directory.join("jailer.sock"));
-                command.args(["--client", USER, "--ceilings", "/nonexistent/ceilings.toml"]);
+                command
+                    .args(["--client", USER])
+                    .arg("--ceilings")
+                    .arg(&self.setup.ceilings);
                 command.args(["--restart-grace", self.setup.grace]);
                 command.args(["--handover-grace", self.setup.handover_grace]);
-                command.arg("--policies").arg(&places.policies);
+                command.arg("--policies").arg(&self.setup.policies);
                 command.arg("--images").arg(&places.images);
                 command.arg("--kernel").arg(&places.kernel);
                 command.arg("--programs").arg(&self.setup.programs);

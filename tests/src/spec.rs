@@ -78,6 +78,15 @@ pub fn timeout(millis: u64) -> Option<Limits> {
     })
 }
 
+/// With the time to start that the policies give, or more on a slow machine: for many that wait for each other.
+pub fn patient(spec: ExecutionSpec) -> ExecutionSpec {
+    let limits = Limits {
+        start_timeout: Some(span(Duration::from_secs(10) * crate::slow())),
+        ..Limits::default()
+    };
+    with_limits(limits, spec)
+}
+
 /// Adds limits to those that are there; both may not set the same one.
 pub fn with_limits(limits: Limits, spec: ExecutionSpec) -> ExecutionSpec {
     let there = spec.limits.unwrap_or_default();

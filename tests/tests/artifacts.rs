@@ -281,10 +281,12 @@ fn hostile_names_stay_data() {
 fn a_deep_tree_and_many_names_are_looked_at_within_bounds() {
     let daemon = daemon!();
     let start = std::time::Instant::now();
-    let outcome = daemon.run(small(
-        "import os\nfor i in range(20000): open(f'f{i:05}.txt', 'w').close()\n\
-         for i in range(300):\n    os.mkdir('d' * 100); os.chdir('d' * 100)\nopen('deep.txt', 'w').write('x')",
-    ));
+    let source = "import os\nfor i in range(20000): open(f'f{i:05}.txt', 'w').close()\n\
+                  for i in range(300):\n    os.mkdir('d' * 100); os.chdir('d' * 100)\nopen('deep.txt', 'w').write('x')";
+    let outcome = daemon.run(ExecutionSpec {
+        limits: brig_tests::spec::timeout(20_000 * u64::from(brig_tests::slow())),
+        ..small(source)
+    });
     assert_eq!(outcome.status(), Status::Success, "{}", outcome.stderr());
     assert_eq!(outcome.result.artifacts.len(), 64);
     assert!(

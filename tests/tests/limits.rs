@@ -54,7 +54,7 @@ fn memory_within_the_limit_can_be_used() {
 fn a_fork_bomb_is_contained_and_others_run_on() {
     let daemon = daemon!();
     let limits = Limits {
-        timeout: timeout(1500).unwrap().timeout,
+        timeout: timeout(1500 * u64::from(slow())).unwrap().timeout,
         pids: Some(40),
         ..Limits::default()
     };
@@ -189,7 +189,7 @@ fn a_timeout_ends_everything_within_a_second() {
     let script = "(setsid sh -c 'trap \"\" TERM HUP INT; sleep 100' &) ; (nohup sleep 100 &) ; sleep 100 & kill -STOP $!; \
                   sh -c 'kill -STOP $$' & echo up; trap '' TERM; sleep 100";
     let mut live = daemon.begin(ExecutionSpec {
-        limits: timeout(1000),
+        limits: timeout(1000 * u64::from(slow())),
         ..sh(script)
     });
     live.until_written("up\n");
@@ -202,7 +202,11 @@ fn a_timeout_ends_everything_within_a_second() {
     assert!(guests.len() >= 4, "{guests:?}");
     let outcome = live.finish();
     assert_eq!(outcome.status(), Status::Timeout);
-    assert!(start.elapsed() < Duration::from_millis(2500), "{:?}", start.elapsed());
+    assert!(
+        start.elapsed() < Duration::from_millis(2500) * slow(),
+        "{:?}",
+        start.elapsed()
+    );
     assert!(guests.iter().all(|guest| !guest.lives()), "{guests:?}");
 }
 
@@ -221,7 +225,7 @@ fn what_a_successful_program_leaves_behind_ends_with_it() {
             .into_iter()
             .filter(|process| process.name == "sleep")
             .collect::<Vec<_>>(),
-        Duration::from_secs(2),
+        Duration::from_secs(2) * slow(),
     );
 }
 
@@ -230,7 +234,7 @@ fn the_clock_starts_with_the_code() {
     let daemon = daemon!();
     // Start-up takes its own time: a timeout that is shorter than it still lets the code begin.
     let outcome = daemon.run(ExecutionSpec {
-        limits: timeout(300),
+        limits: timeout(300 * u64::from(slow())),
         ..sh("echo begun; sleep 20")
     });
     assert_eq!(

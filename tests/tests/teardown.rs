@@ -2,17 +2,18 @@
 #![allow(clippy::unwrap_used, reason = "a test that can't go on fails")]
 
 use std::collections::BTreeSet;
+use std::sync::LazyLock;
 use std::time::{Duration, Instant};
 
 use brig_proto::v1::execution_event::Event;
 use brig_proto::v1::{CauseKind, ExecutionSpec, ExecutionStatus as Status, Limits, NoticeKind};
 use brig_tests::processes::{Process, assert_gone, assert_no_groups, descendants, groups, mounts, named, process};
-use brig_tests::spec::{code, command, input, sh, small, timeout};
-use brig_tests::{Brig, Daemon, daemon, eventually};
+use brig_tests::spec::{code, command, input, patient, sh, small, timeout};
+use brig_tests::{Brig, DEADLINE, Daemon, daemon, eventually, slow};
 use rustix::process::{Pid, Signal, kill_process};
 
 /// How long anything may take to be gone.
-const SOON: Duration = Duration::from_secs(5);
+static SOON: LazyLock<Duration> = LazyLock::new(|| Duration::from_secs(5) * slow());
 
 fn signal(process: &Process, signal: Signal) {
     kill_process(Pid::from_raw(process.pid.try_into().unwrap()).unwrap(), signal).unwrap();
@@ -71,7 +72,7 @@ fn running(daemon: &Daemon, name: &str) -> (brig_tests::Live, String, Vec<Proces
         ..sh("(setsid sleep 100 &); echo up; sleep 100")
     });
     live.until_written("up\n");
-    eventually("the detached child sleeps", SOON, || {
+    eventually("the detached child sleeps", *SOON, || {
         let sleeping = descendants(daemon.pid())
             .iter()
             .filter(|process| process.name == "sleep")
@@ -93,8 +94,8 @@ fn after_many_mixed_runs_everything_is_as_before() {
         let below = descendants(daemon.pid());
         if below == [jailer.clone()] { Ok(()) } else { Err(below) }
     };
-    eventually("the jailer is alone", SOON, alone);
-    assert_no_groups(&[mixed(0).session_id], SOON);
+    eventually("the jailer is alone", *SOON, alone);
+    assert_no_groups(&[mixed(0).session_id], *SOON);
     let before = (brigd.descriptors(), jailer.descriptors(), mounts());
     let names = |folder: &std::path::Path| -> BTreeSet<_> {
         std::fs::read_dir(folder)
@@ -109,10 +110,10 @@ fn after_many_mixed_runs_everything_is_as_before() {
             .collect();
         lives.into_iter().for_each(|live| drop(live.finish()));
     }
-    eventually("the jailer is alone again", SOON, alone);
+    eventually("the jailer is alone again", *SOON, alone);
     let sessions: Vec<String> = (0..=RUNS).map(|number| mixed(number).session_id).collect();
-    assert_no_groups(&sessions, SOON);
-    eventually("descriptors and mounts are as before", SOON, || {
+    assert_no_groups(&sessions, *SOON);
+    eventually("descriptors and mounts are as before", *SOON, || {
         let now = (brigd.descriptors(), jailer.descriptors(), mounts());
         if now.0 <= before.0 && now.1 <= before.1 && now.2 == before.2 {
             Ok(())
@@ -135,8 +136,8 @@ fn a_daemon_that_is_told_to_stop_ends_its_runs_and_leaves_nothing() {
     let outcome = live.finish();
     assert_eq!(outcome.end(), (Status::Lost, Some(CauseKind::Internal)));
     assert!(stopping.join().unwrap().success());
-    assert_gone(&family, SOON);
-    assert_no_groups(&[session], SOON);
+    assert_gone(&family, *SOON);
+    assert_no_groups(&[session], *SOON);
     assert!(!directory.exists());
 }
 
@@ -146,9 +147,9 @@ fn a_killed_daemon_takes_everything_along() {
     let (live, session, family) = running(&daemon, "killed");
     let start = Instant::now();
     daemon.kill();
-    assert_gone(&family, SOON);
-    assert_no_groups(&[session], SOON);
-    assert!(start.elapsed() < SOON);
+    assert_gone(&family, *SOON);
+    assert_no_groups(&[session], *SOON);
+    assert!(start.elapsed() < *SOON);
     assert!(live.refusal().is_ok(), "the caller is told that the connection is gone");
 }
 
@@ -158,7 +159,7 @@ fn what_a_dead_daemon_did_not_see_end_is_lost_in_the_ledger_of_the_next() {
     let (live, _, family) = running(&daemon, "unseen");
     daemon.kill();
     drop(live);
-    assert_gone(&family, SOON);
+    assert_gone(&family, *SOON);
     let next = daemon.start_again();
     assert_eq!(next.run(sh("echo fine")).expect_success().stdout(), "fine\n");
     let ledger = rusqlite::Connection::open(next.directory().join("ledger.db")).unwrap();
@@ -198,7 +199,7 @@ fn a_killed_jailer_ends_the_run_as_lost_and_the_daemon_says_why_it_goes() {
     assert_eq!(outcome.end(), (Status::Lost, Some(CauseKind::Internal)));
     assert_eq!(outcome.stdout(), "up\n");
     let guests: Vec<Process> = family.into_iter().filter(|process| *process != jailer).collect();
-    assert_gone(&guests, SOON);
+    assert_gone(&guests, *SOON);
     let status = daemon.wait_end().expect("brigd ends without its jailer");
     assert_eq!(status.code(), Some(70), "{}", daemon.log());
     assert!(daemon.log().contains("brig-jailer went away"), "{}", daemon.log());
@@ -206,7 +207,7 @@ fn a_killed_jailer_ends_the_run_as_lost_and_the_daemon_says_why_it_goes() {
     // version 1 controllers, it may be one of another test run, which has other folders there: so only the tracking
     // hierarchy is looked at.
     let next: Vec<Daemon> = (0..8).map(|_| Daemon::start().unwrap()).collect();
-    eventually("the groups are swept", SOON, || {
+    eventually("the groups are swept", *SOON, || {
         let all = groups(std::slice::from_ref(&session));
         let left: Vec<_> = all
             .into_iter()
@@ -232,8 +233,8 @@ fn a_session_whose_first_process_is_killed_is_lost_and_others_go_on() {
     let outcome = live.finish();
     assert_eq!(outcome.end(), (Status::Lost, Some(CauseKind::Internal)));
     let own: Vec<Process> = family.into_iter().filter(|process| !before.contains(process)).collect();
-    assert_gone(&own, SOON);
-    assert_no_groups(&[session], SOON);
+    assert_gone(&own, *SOON);
+    assert_no_groups(&[session], *SOON);
     assert_eq!(daemon.run(sh("echo fine")).expect_success().stdout(), "fine\n");
     drop(other);
     daemon.attach("other", 0).unwrap().finish();
@@ -254,14 +255,14 @@ fn a_client_that_is_killed_mid_run_ends_its_run() {
             .collect();
         if guests.len() == 2 { Ok(()) } else { Err(guests) }
     };
-    eventually("the program runs", Duration::from_secs(20), sleeping);
+    eventually("the program runs", *DEADLINE, sleeping);
     let guests: Vec<Process> = descendants(daemon.pid())
         .into_iter()
         .filter(|process| process.name != "brig-jailer")
         .collect();
     client.kill().unwrap();
     client.wait().unwrap();
-    assert_gone(&guests, SOON);
+    assert_gone(&guests, *SOON);
 }
 
 #[test]
@@ -308,9 +309,8 @@ fn leftovers() -> BTreeSet<String> {
 #[test]
 fn many_short_runs_at_once_all_come_to_their_end() {
     let daemon = daemon!();
-    let lives: Vec<_> = (0..40)
-        .map(|number| daemon.begin(command(&["echo", &number.to_string()])))
-        .collect();
+    let echo = |number: i32| patient(command(&["echo", &number.to_string()]));
+    let lives: Vec<_> = (0..40).map(|number| daemon.begin(echo(number))).collect();
     for (number, live) in lives.into_iter().enumerate() {
         assert_eq!(live.finish().expect_success().stdout(), format!("{number}\n"));
     }

@@ -21,7 +21,7 @@ pub(crate) struct TargetOptions {
     pub(super) format: FormatOptions,
 }
 
-/// Sends a signal to all processes of an execution.
+/// Sends a signal to the main process of an execution, or to its group.
 #[derive(Debug, Clone, Args)]
 pub(crate) struct SignalOptions {
     #[arg(value_name = "ID")]
@@ -30,6 +30,10 @@ pub(crate) struct SignalOptions {
     /// Its name or number: TERM, SIGUSR1, 9.
     #[arg(value_name = "SIGNAL", value_parser = signals::parse)]
     signal: u32,
+
+    /// To all processes of its group, not only to the main one.
+    #[arg(long)]
+    group: bool,
 
     #[command(flatten)]
     pub(super) format: FormatOptions,
@@ -85,6 +89,7 @@ pub(super) async fn signal(options: &SignalOptions, format: Format, screen: &mut
         request_id: random_id(),
         execution_id: id.to_owned(),
         signal,
+        group: options.group,
     };
     let answer = client().await?.signal(request).await;
     answer.map_err(|status| Failure::from_status(&status))?;

@@ -92,6 +92,11 @@ impl<'a> Call<'a> {
         self
     }
 
+    /// A client of the same daemon.
+    pub(crate) fn client(&self) -> ExecutionsClient<Channel> {
+        self.client.clone()
+    }
+
     /// Whether the daemon has taken the request.
     pub(crate) fn is_accepted(&self) -> bool {
         self.execution.is_some()

@@ -14,6 +14,7 @@ use tonic::transport::Channel;
 
 use crate::exit::Exit;
 use crate::failure::Failure;
+use crate::interact::raw;
 
 /// How long a cancellation may take to be taken note of.
 const CANCEL: Duration = Duration::from_secs(5);
@@ -113,6 +114,7 @@ async fn next((interrupt, terminate): &mut (Signal, Signal)) {
     reason = "the second Ctrl-C leaves at once, whatever the other threads wait for"
 )]
 fn leave(daemon: Option<Pid>) -> ! {
+    raw::restore();
     if let Some(daemon) = daemon {
         // If it is gone already there is nothing to stop.
         rustix::process::kill_process(daemon, SignalNumber::TERM).ok();

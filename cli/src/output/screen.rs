@@ -7,6 +7,7 @@ use serde::Serialize;
 use super::escape::{self, Escaper};
 use super::style::Style;
 use crate::exit::Exit;
+use crate::interact::raw;
 
 /// The two streams of a command.
 pub(crate) struct Screen {
@@ -84,7 +85,11 @@ impl Sink {
 
     /// Writes text of ours.
     pub(crate) fn text(&mut self, text: &str) {
-        self.write(text.as_bytes());
+        if self.terminal && raw::is_on() {
+            self.write(text.replace('\n', "\r\n").as_bytes());
+        } else {
+            self.write(text.as_bytes());
+        }
     }
 
     /// Writes a document, indented.

@@ -42,6 +42,8 @@ pub(crate) struct Script {
     /// All sessions there are, in the order of List.
     pub(crate) sessions: Vec<Session>,
     pub(crate) host: HostGetResponse,
+    /// So many pieces of input get lost with their connections.
+    pub(crate) lost_inputs: usize,
 }
 
 /// A step of an execution.
@@ -50,6 +52,8 @@ pub(crate) enum Step {
     Send(Box<Event>),
     /// Waits until somebody cancels the execution.
     AwaitCancel,
+    /// Waits until somebody closes its standard input.
+    AwaitInput,
     /// Waits for ever.
     Hang,
 }
@@ -87,6 +91,11 @@ pub(crate) struct Asked {
     /// What was asked of which session, and by which request.
     pub(crate) paused: Vec<(bool, String, String)>,
     pub(crate) watched: Vec<SessionsWatchRequest>,
+    /// The offset of each piece of input.
+    pub(crate) offsets: Vec<Option<u64>>,
+    /// What was given, each byte once.
+    pub(crate) input: Vec<u8>,
+    pub(crate) closed_inputs: Vec<String>,
 }
 
 impl Asked {

@@ -9,6 +9,8 @@ mod doctor;
 #[cfg(test)]
 mod exec;
 #[cfg(test)]
+mod interact;
+#[cfg(test)]
 mod process;
 #[cfg(test)]
 mod reconnect;

@@ -10,6 +10,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use brig_proto::Bytes;
 use sha2::{Digest, Sha256};
 use tokio::task::spawn_blocking;
 
@@ -190,7 +191,7 @@ impl Spooled {
     /// Adds bytes.
     ///
     /// Errors: after any error, and after a call that was dropped half way, the file takes no more.
-    pub async fn write(&mut self, bytes: Vec<u8>) -> Result<(), SpoolError> {
+    pub async fn write(&mut self, bytes: Bytes) -> Result<(), SpoolError> {
         let mut inner = self.take()?;
         if inner.room.bytes + bytes.len() as u64 > self.max_bytes {
             return Err(SpoolError::TooLarge {

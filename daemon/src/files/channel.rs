@@ -6,11 +6,12 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::time::Duration;
 
 use brig_jailer::files::wire::{self, Request, Response};
+use brig_proto::Bytes;
 use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
 use tokio::io::{AsyncReadExt, AsyncWriteExt, Interest};
 use tokio::net::UnixStream;
 
-use super::{Files, FilesError, read, unexpected, write};
+use super::{Files, FilesError, Part, read, read_part, unexpected, write, write_data};
 
 /// How long the helper may take for one step of a conversation.
 const STEP: Duration = Duration::from_secs(30);
@@ -41,6 +42,21 @@ impl Channel {
     pub async fn send(&mut self, request: Request) -> Result<(), FilesError> {
         let sent = tokio::time::timeout(STEP, write(self.stream()?, &request)).await;
         sent.unwrap_or(Err(FilesError::Silent))
+    }
+
+    /// Sends bytes of a file.
+    pub async fn send_data(&mut self, bytes: Bytes) -> Result<(), FilesError> {
+        let sent = tokio::time::timeout(STEP, write_data(self.stream()?, bytes)).await;
+        sent.unwrap_or(Err(FilesError::Silent))
+    }
+
+    /// Takes the next part of a file; a refusal is an error.
+    pub async fn receive_part(&mut self) -> Result<Part, FilesError> {
+        let received = tokio::time::timeout(STEP, read_part(self.stream()?)).await;
+        match received.unwrap_or(Err(FilesError::Silent))? {
+            Part::Other(refused @ Response::Failed(_)) => Err(unexpected(refused)),
+            part => Ok(part),
+        }
     }
 
     /// Takes an answer that comes by itself; a refusal is an error.

@@ -315,7 +315,7 @@ async fn an_upload_that_stands_still_is_replaced_by_the_same_request() {
     };
     assert_eq!(refused(rig.put(other, b"abc").await).0, Reason::RequestIdReused);
     let second = rig.put(spec, b"abc").await.unwrap();
-    assert_eq!(refused(first.await.unwrap()).0, Reason::StreamOrder);
+    assert_eq!(refused(first.await.unwrap()).0, Reason::RequestReplaced);
     assert_eq!(rig.files(), [second.file]);
 }
 

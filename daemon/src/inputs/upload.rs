@@ -71,7 +71,7 @@ pub(super) async fn upload(
         }
         let (id, settled) = tokio::select! {
             received = receive(inputs, tenant, &wanted, stream) => received?,
-            () = replaced(turn.as_ref()) => return Err(Problem::Stream("the same request came again".to_owned())),
+            () = replaced(turn.as_ref()) => return Err(Problem::Replaced),
         };
         let record = record(principal, &wanted, id, &settled);
         let id = record.id.clone();

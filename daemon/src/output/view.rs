@@ -16,14 +16,23 @@ pub struct View {
     pub head: Vec<u8>,
     /// Empty unless `left_out` is above 0.
     pub tail: Vec<u8>,
-    /// Bytes between head and tail; they were kept, and can be had by following the output.
+    /// Bytes between head and tail. Those that were kept can be had by following the output.
     pub left_out: u64,
     pub count: Count,
 }
 
 impl View {
-    /// Makes the view of a stream of which `read(start, end)` gives a part; only what is shown is read.
-    pub(super) fn new(read: impl Fn(u64, u64) -> io::Result<Vec<u8>>, count: Count, limit: u64) -> io::Result<Self> {
+    /// Makes the view of a stream that is there from `start` on, of which `read(start, end)` gives a part; only what is
+    /// shown is read.
+    pub(super) fn new(
+        read: impl Fn(u64, u64) -> io::Result<Vec<u8>>,
+        start: u64,
+        count: Count,
+        limit: u64,
+    ) -> io::Result<Self> {
+        if start > 0 {
+            return Self::tail(read, start, count, limit);
+        }
         let mut len = count.kept();
         // The cap may have cut the last character in two.
         if count.dropped > 0 {
@@ -52,6 +61,20 @@ impl View {
             tail,
             left_out,
             count,
+        })
+    }
+
+    /// The view of a stream whose beginning is gone: its end alone.
+    fn tail(read: impl Fn(u64, u64) -> io::Result<Vec<u8>>, start: u64, count: Count, limit: u64) -> io::Result<Self> {
+        let cut = start.max(count.kept().saturating_sub(limit));
+        let from = cut.saturating_sub(REACH).max(start);
+        let around = read(from, count.kept())?;
+        let before = usize::try_from(cut - from).unwrap_or(0);
+        let tail = around[boundary_after(&around, before)..].to_vec();
+        Ok(Self {
+            left_out: count.kept() - tail.len() as u64,
+            tail,
+            ..Self::nothing(count)
         })
     }
 

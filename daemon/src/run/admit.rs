@@ -8,12 +8,13 @@ use std::collections::BTreeMap;
 use std::ops::Deref;
 use std::sync::Arc;
 
+use brig_jailer::api::Terminal;
 use brig_jailer::ids::Id;
 use brig_jailer::policy::{Clamped, Policy, Resolved};
 use brig_proto::sizes;
 use brig_proto::v1::execution_spec::Work as SpecWork;
 use brig_proto::v1::{
-    ExecutionSpec, NetworkMode, NetworkSpec, OnDisconnect, Origin, OutputMode, Reason, WantArtifacts, input_source,
+    ExecutionSpec, NetworkMode, NetworkSpec, OnDisconnect, Origin, Reason, WantArtifacts, input_source,
 };
 use prost::bytes::Bytes;
 use serde::{Deserialize, Serialize};
@@ -31,7 +32,8 @@ pub(super) use files::check_expected;
 use files::check_inputs;
 use limits::check_limits_within;
 pub(super) use limits::{artifact_limits, check_kept_limits, check_limits, check_times};
-use work::{check_interpreter, check_work};
+pub use work::check_size;
+use work::{check_interpreter, check_terminal, check_work};
 
 /// The policy of requests that name none.
 const DEFAULT_POLICY: &str = "data";
@@ -47,6 +49,9 @@ pub struct Job {
     pub environment: Vec<(Vec<u8>, Vec<u8>)>,
     /// Bytes for stdin; `None` leaves it closed.
     pub stdin: Option<Vec<u8>>,
+    /// Whether more of it comes later.
+    pub stdin_open: bool,
+    pub terminal: Option<Terminal>,
     pub merge_stderr: bool,
     pub on_disconnect: OnDisconnect,
     pub template: Image,
@@ -293,7 +298,7 @@ fn admit_on(
     mut fields: Fields,
 ) -> Result<Job, Problem> {
     let policy = ground.policy;
-    check_unbuilt(spec, &mut fields);
+    let terminal = check_terminal(spec, &mut fields);
     check_labels(&spec.labels, spec.origin.as_ref(), &mut fields);
     let work = check_work(spec, policy.as_deref(), ground.language, &mut fields);
     let expected = check_expected(spec, &mut fields);
@@ -323,6 +328,8 @@ fn admit_on(
         inputs,
         environment: environment.into_iter().map(bytes).collect(),
         stdin: (!spec.stdin.is_empty()).then(|| std::mem::take(&mut spec.stdin).to_vec()),
+        stdin_open: spec.stdin_open,
+        terminal,
         merge_stderr: spec.merge_stderr,
         on_disconnect: match spec.on_disconnect() {
             OnDisconnect::Unspecified => ground.on_disconnect,
@@ -357,29 +364,6 @@ pub fn new_id(letter: char) -> Id {
 
 fn or<'a>(text: &'a str, default: &'a str) -> &'a str {
     if text.is_empty() { default } else { text }
-}
-
-/// Fields of the API that this version can't honour are refused, never passed over.
-fn check_unbuilt(spec: &ExecutionSpec, fields: &mut Fields) {
-    if spec.stdin_open {
-        fields.wrong(
-            "stdin_open",
-            Reason::NotApplicable,
-            "input while the code runs is not built yet; give it all in stdin",
-        );
-    }
-    if let Some(SpecWork::Command(command)) = &spec.work {
-        if command.terminal.is_some() {
-            fields.wrong("command.terminal", Reason::NotApplicable, "terminals are not built yet");
-        }
-        if command.output_mode() == OutputMode::Stream {
-            fields.wrong(
-                "command.output_mode",
-                Reason::NotApplicable,
-                "STREAM is not built yet; KEEP is accepted",
-            );
-        }
-    }
 }
 
 /// What would widen the rights that the policy gives is refused.

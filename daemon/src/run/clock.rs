@@ -28,9 +28,9 @@ pub struct Mark {
 }
 
 impl Still {
-    fn total(&self) -> Duration {
-        let now = self.since.map(|since| since.elapsed());
-        self.before + now.unwrap_or_default()
+    fn until(&self, now: Instant) -> Duration {
+        let last = self.since.map(|since| now.saturating_duration_since(since));
+        self.before + last.unwrap_or_default()
     }
 }
 
@@ -45,16 +45,18 @@ impl Mark {
 impl Clock {
     /// This moment.
     pub fn mark(&self) -> Mark {
-        // In this order, so that a pause between the two counts as none.
-        let still = self.0.borrow().total();
-        let at = Instant::now();
-        Mark { at, still }
+        let (still, at) = (*self.0.borrow(), Instant::now());
+        Mark {
+            at,
+            still: still.until(at),
+        }
     }
 
     /// How long the clock has run since a moment.
     pub fn since(&self, mark: Mark) -> Duration {
-        let still = self.0.borrow().total().saturating_sub(mark.still);
-        mark.at.elapsed().saturating_sub(still)
+        let (still, now) = (*self.0.borrow(), Instant::now());
+        let still = still.until(now).saturating_sub(mark.still);
+        now.saturating_duration_since(mark.at).saturating_sub(still)
     }
 
     /// Stops it. Harmless where it stands still.
@@ -66,7 +68,7 @@ impl Clock {
     /// Lets it run. Harmless where it does.
     pub fn go(&self) {
         self.0.send_modify(|still| {
-            still.before = still.total();
+            still.before = still.until(Instant::now());
             still.since = None;
         });
     }

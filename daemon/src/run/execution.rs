@@ -10,7 +10,7 @@ use brig_jailer::ids::Id;
 use brig_jailer::policy::Resolved;
 use brig_proto::v1;
 use brig_proto::v1::execution_spec::Work as SpecWork;
-use brig_proto::v1::{EffectiveLimits, ExecutionResult, ExecutionSpec, InputFile, OnDisconnect};
+use brig_proto::v1::{EffectiveLimits, ExecutionResult, ExecutionSpec, InputFile, OnDisconnect, OutputMode};
 use prost::Message;
 use prost_types::Duration;
 use serde::{Deserialize, Serialize};
@@ -33,6 +33,8 @@ use crate::run::kept::Session;
 use crate::run::kept::memo::{ExecutionMemo, MemoError, Outline};
 use crate::run::life::Times;
 use crate::run::log::{Held, Log};
+use crate::run::stdin::Stdin;
+use crate::run::terminal::Size;
 
 /// How long code may go on after an interrupt.
 const INTERRUPT: std::time::Duration = std::time::Duration::from_secs(2);
@@ -77,6 +79,9 @@ pub struct Execution {
     pub create_time: SystemTime,
     pub output: Arc<Output>,
     pub log: Arc<Log>,
+    pub stdin: Arc<Stdin>,
+    /// What size its terminal is to have.
+    pub size: Arc<Size>,
     pub stop: Stop,
     /// The session that it runs in, if that is kept.
     pub kept: Option<Arc<Session>>,
@@ -138,7 +143,7 @@ impl Execution {
         principal: Arc<Principal>,
         kept: Option<Arc<Session>>,
     ) -> Self {
-        let output = Output::timed(job.limits.output_bytes, clock_of(kept.as_ref()));
+        let output = new_output(&spec, job.limits.output_bytes, clock_of(kept.as_ref()));
         Self {
             id: job.execution.clone(),
             session: job.session.clone(),
@@ -158,6 +163,8 @@ impl Execution {
                 Arc::clone(&output),
             )),
             output,
+            stdin: Arc::new(Stdin::new(spec.stdin_open)),
+            size: Arc::default(),
             stop: Stop::default(),
             kept,
             seat: None,
@@ -177,10 +184,14 @@ impl Execution {
         session: &Arc<Session>,
         outline: Outline,
         memo: ExecutionMemo,
-        kept: Kept,
+        mut kept: Kept,
     ) -> Result<(Self, Conditions), NotRestored> {
         let (spec, inputs) = outline.asked()?;
-        let output = Output::timed(outline.limits.output_bytes, session.clock.clone());
+        let output = new_output(&spec, outline.limits.output_bytes, session.clock.clone());
+        let stdin = Stdin::new(spec.stdin_open);
+        if let Some(file) = kept.stdin.take() {
+            stdin.restore(file);
+        }
         let log = Log::restore(id.clone(), session.id.clone(), Arc::clone(&output), kept)?;
         if let Some(ago) = session.stood_still() {
             output.came(ago);
@@ -213,6 +224,8 @@ impl Execution {
             work_sha256: outline.work_sha256,
             create_time: outline.create_time,
             output,
+            stdin: Arc::new(stdin),
+            size: Arc::default(),
             log: Arc::new(log),
             stop,
             kept: Some(Arc::clone(session)),
@@ -418,6 +431,19 @@ impl Stop {
 
 fn clock_of(session: Option<&Arc<Session>>) -> Clock {
     session.map(|session| session.clock.clone()).unwrap_or_default()
+}
+
+/// Whether it has a terminal.
+pub fn has_terminal(spec: &ExecutionSpec) -> bool {
+    matches!(&spec.work, Some(SpecWork::Command(command)) if command.terminal.is_some())
+}
+
+/// The output of a request: kept up to the cap, or a window.
+fn new_output(spec: &ExecutionSpec, cap: u64, clock: Clock) -> Arc<Output> {
+    match &spec.work {
+        Some(SpecWork::Command(command)) if command.output_mode() == OutputMode::Stream => Output::window(clock),
+        _ => Output::timed(cap, clock),
+    }
 }
 
 /// Who asked: the application's user, else the connection's.

@@ -291,7 +291,8 @@ fn wall_time(facts: &Facts<'_>) -> (Status, Option<Cause>) {
         Status::Timeout,
         Some(Cause {
             limit: Some(limit),
-            used: Some(facts.duration_ms),
+            // By the jailer's clock it reached the limit; brigd's began when it was told of the start, which is later.
+            used: Some(facts.duration_ms.max(limit)),
             ..cause
         }),
     )

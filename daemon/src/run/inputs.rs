@@ -133,7 +133,7 @@ async fn take_one(
     match content {
         Content::Given(bytes) => {
             chunks.count(index, bytes.len())?;
-            file.write(bytes.to_vec()).await?;
+            file.write(bytes.clone()).await?;
         }
         Content::Streamed { .. } => {
             while let Some(chunk) = chunks.next_of(index).await? {
@@ -144,7 +144,7 @@ async fn take_one(
                     ));
                 }
                 size += chunk.data.len() as u64;
-                file.write(chunk.data.to_vec()).await?;
+                file.write(chunk.data).await?;
             }
         }
         Content::Stored(_) | Content::Named(_) | Content::Record(_) => {}

@@ -1,37 +1,42 @@
 //! The journal of an execution: what its log says, in a memory file that outlives brigd.
 //!
-//! The first page is the head: what was given to the program, and counts that change in place. What was given to its
-//! stdin follows, whole pages long, then records, each behind its length. A record is appended before anybody hears of
-//! it, and brigd may be killed at any moment: one that is cut short at the end of the file was told to nobody, and is
-//! dropped. Numbers are little-endian.
+//! The first page is the head: where the records begin, and counts that change in place. The records follow, each behind
+//! its length. A record is appended before anybody hears of it, and brigd may be killed at any moment: one that is cut
+//! short at the end of the file was told to nobody, and is dropped. Numbers are little-endian.
 //!
-//! How far stdin was written is the position of the file itself: the kernel moves it with the bytes, in one call.
+//! The journal of an output of which a window is kept would grow without bound. What is still needed is then written
+//! again at its end, the head is made to say that the records begin there, by one small write, and all before is freed.
 
 use std::fs::File;
 use std::io;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::FileExt;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
+use rustix::fs::{FallocateFlags, fallocate};
 use serde::{Deserialize, Serialize};
 
 use crate::kernel::{ErrorClaim, Mark};
 use crate::output::{Count, Range};
 
 /// What begins every journal; the number is the version of the format.
-const MAGIC: [u8; 8] = *b"brigjnl1";
+const MAGIC: [u8; 8] = *b"brigjnl2";
 /// Size of the head, and what the parts of a file are aligned to, so that no page that a guest's pipe refers to holds
-/// anything but its input.
+/// anything but the request that is in it.
 const PAGE: u64 = 4096;
 /// Where the counts lie in the head.
 const COUNTS: u64 = 24;
-/// The longest journal that is read: results, chunks and files of an execution are bounded far below.
+/// Records that are behind the beginning of a journal before it begins anew, in bytes.
+const AGAIN: u64 = 1024 * 1024;
+/// The longest records that are read: results, chunks and files of an execution are bounded far below.
 const JOURNAL_MAX: u64 = 64 * 1024 * 1024;
 
 /// The memory files of an execution, as they come from brig-jailer.
 #[derive(Debug)]
 pub struct Kept {
+    /// What goes into stdin, or is typed into a terminal: [`Stdin`](crate::run::stdin::Stdin) has its form.
+    pub stdin: Option<OwnedFd>,
     pub stdout: Option<OwnedFd>,
     pub stderr: Option<OwnedFd>,
     /// What a Python kernel is asked, whole pages long, and the frames that it sends.
@@ -42,34 +47,38 @@ pub struct Kept {
 impl Kept {
     /// Reads what was written down of the execution when it started.
     pub fn outline(&self) -> Result<Vec<u8>, JournalError> {
-        let mut head = [0; 24];
-        if !read_exactly(&self.journal, &mut head, 0)? {
-            return Err(JournalError::Empty);
-        }
-        let head = Head::parse(&head)?;
-        let mut length = [0; 4];
-        let at = head.records();
-        let broken = JournalError::Broken(at);
-        if !read_exactly(&self.journal, &mut length, at)? {
-            return Err(broken);
-        }
-        let length = u32::from_le_bytes(length);
-        if u64::from(length) > JOURNAL_MAX {
-            return Err(broken);
-        }
-        let mut body = vec![0; usize::try_from(length).unwrap_or_default()];
-        if !read_exactly(&self.journal, &mut body, at.saturating_add(4))? {
-            return Err(broken);
-        }
-        match postcard::from_bytes(&body) {
-            Ok(Record::Outline(outline)) => Ok(outline),
-            _ => Err(broken),
+        match outline(&self.journal)? {
+            Record::Outline(outline) => Ok(outline),
+            _ => Err(JournalError::Broken(PAGE)),
         }
     }
 }
 
+/// The first record of a journal.
+fn outline(journal: &impl AsFd) -> Result<Record, JournalError> {
+    let mut head = [0; 24];
+    if !read_exactly(journal, &mut head, 0)? {
+        return Err(JournalError::Empty);
+    }
+    let head = Head::parse(&head)?;
+    let mut length = [0; 4];
+    let broken = JournalError::Broken(head.records);
+    if !read_exactly(journal, &mut length, head.records)? {
+        return Err(broken);
+    }
+    let length = u32::from_le_bytes(length);
+    if u64::from(length) > JOURNAL_MAX {
+        return Err(broken);
+    }
+    let mut body = vec![0; usize::try_from(length).unwrap_or_default()];
+    if !read_exactly(journal, &mut body, head.records.saturating_add(4))? {
+        return Err(broken);
+    }
+    postcard::from_bytes(&body).map_err(|_bad| broken)
+}
+
 /// Reads at a place; false where the file ends before.
-fn read_exactly(file: &OwnedFd, bytes: &mut [u8], at: u64) -> io::Result<bool> {
+fn read_exactly(file: &impl AsFd, bytes: &mut [u8], at: u64) -> io::Result<bool> {
     let mut done = 0;
     while done < bytes.len() {
         match rustix::io::pread(file, &mut bytes[done..], at.saturating_add(done as u64)) {
@@ -111,6 +120,21 @@ pub(super) enum Record {
     Sealed([Count; 2]),
     /// What the next brigd needs to know of the execution; the first one.
     Outline(Vec<u8>),
+    /// Entries before these are gone; the second one of a journal that was begun anew.
+    Again(Again),
+}
+
+/// What is known of entries that are gone.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub(super) struct Again {
+    /// How many.
+    pub gone: u64,
+    /// How much of each stream they told.
+    pub told: [u64; 2],
+    /// How many of them were chunks of the output.
+    pub chunks: u64,
+    /// The event `started`, as protobuf, if it is among them.
+    pub started: Option<Vec<u8>>,
 }
 
 /// Counts that change in place.
@@ -120,6 +144,8 @@ pub(super) struct Counts {
     pub dropped: [u64; 3],
     /// When something came last; nanoseconds since 1970.
     pub last: u64,
+    /// How many entries are gone, because the window went on.
+    pub gone: u64,
 }
 
 /// An open journal.
@@ -128,27 +154,26 @@ pub(super) struct Journal {
     file: Arc<File>,
     /// Where the next record goes.
     end: u64,
+    /// What its records took when it was begun anew.
+    begun: u64,
     pub head: Head,
 }
 
-/// What was given to the program.
+/// What the head says once and for all, or until the journal begins anew.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) struct Head {
-    /// Bytes for stdin, from the second page of the journal on.
-    pub stdin: u64,
+    /// Where the records begin.
+    pub records: u64,
     /// Bytes for the request pipe, at the beginning of the file of frames.
     pub request: u64,
 }
 
 impl Head {
-    /// Where the bytes for stdin begin in the journal.
-    pub(super) const STDIN: u64 = PAGE;
-
     /// Reads the beginning of a journal.
     fn parse(bytes: &[u8]) -> Result<Self, JournalError> {
         match &bytes[..8] {
             magic if *magic == MAGIC => Ok(Self {
-                stdin: number(bytes, 8),
+                records: number(bytes, 8),
                 request: number(bytes, 16),
             }),
             [0, ..] => Err(JournalError::Empty),
@@ -160,32 +185,48 @@ impl Head {
     pub(super) fn frames(&self) -> u64 {
         self.request.next_multiple_of(PAGE)
     }
-
-    fn records(&self) -> u64 {
-        PAGE.saturating_add(self.stdin)
-            .checked_next_multiple_of(PAGE)
-            .unwrap_or(u64::MAX)
-    }
 }
 
 impl Journal {
     /// Begins a journal in an empty file. The head comes last: without it there is none.
-    pub(super) fn begin(file: Arc<File>, stdin: &[u8], request: u64, records: &[Record]) -> io::Result<Self> {
-        let head = Head {
-            stdin: stdin.len() as u64,
-            request,
+    pub(super) fn begin(file: Arc<File>, request: u64, records: &[Record]) -> io::Result<Self> {
+        file.set_len(PAGE)?;
+        let (head, end) = (Head { records: PAGE, request }, PAGE);
+        let mut journal = Self {
+            file,
+            end,
+            begun: 0,
+            head,
         };
-        file.write_all_at(stdin, Head::STDIN)?;
-        file.set_len(head.records())?;
-        rustix::fs::seek(&*file, rustix::fs::SeekFrom::Start(Head::STDIN))?;
-        let end = head.records();
-        let mut journal = Self { file, end, head };
         records.iter().try_for_each(|record| journal.append(record))?;
-        let numbers = [head.stdin, head.request].map(u64::to_le_bytes);
+        let numbers = [head.records, head.request].map(u64::to_le_bytes);
         journal
             .file
             .write_all_at(&[MAGIC, numbers[0], numbers[1]].concat(), 0)?;
         Ok(journal)
+    }
+
+    /// Whether it has grown so much that it should begin anew, if it can.
+    pub(super) fn is_long(&self) -> bool {
+        self.end - self.head.records >= self.begun + AGAIN
+    }
+
+    /// Begins anew with what is still needed; all that was written before goes, but for the outline.
+    pub(super) fn begin_anew(&mut self, again: Again, entries: impl Iterator<Item = Record>) -> io::Result<()> {
+        let outline = outline(&self.file).map_err(io::Error::other)?;
+        let old = self.head.records;
+        let records = self.end.next_multiple_of(PAGE);
+        self.end = records;
+        for record in [outline, Record::Again(again)].into_iter().chain(entries) {
+            self.append(&record)?;
+        }
+        // One write of so few bytes is done or not done.
+        self.file.write_all_at(&records.to_le_bytes(), 8)?;
+        self.head.records = records;
+        self.begun = self.end - records;
+        let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+        fallocate(&*self.file, flags, old, records - old)?;
+        Ok(())
     }
 
     /// Reads a journal again. A record that is cut short at its end goes.
@@ -194,25 +235,30 @@ impl Journal {
         if size < PAGE {
             return Err(JournalError::Empty);
         }
-        if size > JOURNAL_MAX {
-            return Err(JournalError::Broken(JOURNAL_MAX));
-        }
-        let mut bytes = vec![0; usize::try_from(size).unwrap_or(usize::MAX)];
-        file.read_exact_at(&mut bytes, 0)?;
-        let head = Head::parse(&bytes)?;
+        let mut page = [0; 64];
+        file.read_exact_at(&mut page, 0)?;
+        let head = Head::parse(&page)?;
         let counts = Counts {
-            dropped: [24, 32, 40].map(|at| number(&bytes, at)),
-            last: number(&bytes, 48),
+            dropped: [24, 32, 40].map(|at| number(&page, at)),
+            last: number(&page, 48),
+            gone: number(&page, 56),
         };
-        let mut end = usize::try_from(head.records()).unwrap_or(usize::MAX);
-        let mut records = Vec::new();
-        while let Some((record, next)) = next_record(&bytes, end)? {
+        let length = size.saturating_sub(head.records);
+        if head.records < PAGE || length > JOURNAL_MAX {
+            return Err(JournalError::Broken(head.records));
+        }
+        let mut bytes = vec![0; usize::try_from(length).unwrap_or(usize::MAX)];
+        file.read_exact_at(&mut bytes, head.records)?;
+        let (mut end, mut records) = (0, Vec::new());
+        while let Some((record, next)) = next_record(&bytes, end, head.records)? {
             records.push(record);
             end = next;
         }
-        file.set_len(end as u64)?;
-        let end = end as u64;
-        Ok((Self { file, end, head }, counts, records))
+        let end = head.records + end as u64;
+        file.set_len(end)?;
+        // It may begin anew at once.
+        let begun = 0;
+        Ok((Self { file, end, begun, head }, counts, records))
     }
 
     /// Appends a record.
@@ -228,7 +274,7 @@ impl Journal {
     /// Writes counts down.
     pub(super) fn count(&self, counts: &Counts) -> io::Result<()> {
         let [a, b, c] = counts.dropped;
-        let bytes = [a, b, c, counts.last].map(u64::to_le_bytes).concat();
+        let bytes = [a, b, c, counts.last, counts.gone].map(u64::to_le_bytes).concat();
         self.file.write_all_at(&bytes, COUNTS)
     }
 
@@ -238,7 +284,6 @@ impl Journal {
         self.file = Arc::new(file);
     }
 
-    /// The file, whose position says how far stdin was written.
     pub(super) fn file(&self) -> &Arc<File> {
         &self.file
     }
@@ -249,8 +294,8 @@ fn number(bytes: &[u8], at: usize) -> u64 {
     number.map_or(0, u64::from_le_bytes)
 }
 
-/// The record at a place, and where the next one is; `None` at the end.
-fn next_record(bytes: &[u8], at: usize) -> Result<Option<(Record, usize)>, JournalError> {
+/// The record at a place, and where the next one is; `None` at the end. `base` is where the bytes lie in their file.
+fn next_record(bytes: &[u8], at: usize, base: u64) -> Result<Option<(Record, usize)>, JournalError> {
     let Some(header) = bytes
         .get(at..at.saturating_add(4))
         .and_then(|header| header.try_into().ok())
@@ -258,11 +303,15 @@ fn next_record(bytes: &[u8], at: usize) -> Result<Option<(Record, usize)>, Journ
         return Ok(None);
     };
     let length = usize::try_from(u32::from_le_bytes(header)).unwrap_or(usize::MAX);
+    if length == 0 {
+        // What follows was to be a new beginning, and was not told of.
+        return Ok(None);
+    }
     let next = (at + 4).saturating_add(length);
     let Some(body) = bytes.get(at + 4..next) else {
         return Ok(None);
     };
-    let record = postcard::from_bytes(body).map_err(|_bad| JournalError::Broken(at as u64))?;
+    let record = postcard::from_bytes(body).map_err(|_bad| JournalError::Broken(base + at as u64))?;
     Ok(Some((record, next)))
 }
 
@@ -297,7 +346,7 @@ mod tests {
 
     fn written() -> (Arc<File>, Vec<Record>) {
         let file = Arc::new(memory_file());
-        let mut journal = Journal::begin(Arc::clone(&file), b"given", 5000, &[]).unwrap();
+        let mut journal = Journal::begin(Arc::clone(&file), 5000, &[]).unwrap();
         let records = vec![chunk(0), Record::Events(vec![vec![7; 300]], None), chunk(9)];
         records.iter().for_each(|record| journal.append(record).unwrap());
         (file, records)
@@ -308,13 +357,11 @@ mod tests {
         let (file, records) = written();
         let (mut journal, counts, read) = Journal::open(Arc::clone(&file)).unwrap();
         assert_eq!((counts, &read), (Counts::default(), &records));
-        assert_eq!((journal.head.stdin, journal.head.frames()), (5, 8192));
-        let mut given = [0; 5];
-        file.read_exact_at(&mut given, Head::STDIN).unwrap();
-        assert_eq!(&given, b"given");
+        assert_eq!((journal.head.records, journal.head.frames()), (PAGE, 8192));
         let counts = Counts {
             dropped: [1, 2, u64::MAX],
             last: 4,
+            gone: 3,
         };
         journal.count(&counts).unwrap();
         journal.append(&chunk(20)).unwrap();
@@ -328,7 +375,7 @@ mod tests {
         let size = whole.metadata().unwrap().len();
         let mut bytes = vec![0; usize::try_from(size).unwrap()];
         whole.read_exact_at(&mut bytes, 0).unwrap();
-        for cut in 2 * PAGE..size {
+        for cut in PAGE..size {
             let file = Arc::new(memory_file());
             file.write_all_at(&bytes[..usize::try_from(cut).unwrap()], 0).unwrap();
             let (mut journal, _, read) = Journal::open(Arc::clone(&file)).unwrap();
@@ -337,6 +384,37 @@ mod tests {
             let (_, _, after) = Journal::open(file).unwrap();
             assert_eq!(after, [read, vec![chunk(1)]].concat());
         }
+    }
+
+    #[test]
+    fn a_journal_that_begins_anew_is_the_outline_and_what_is_still_needed() {
+        let file = Arc::new(memory_file());
+        let outline = Record::Outline(b"outline".to_vec());
+        let mut journal = Journal::begin(Arc::clone(&file), 5, std::slice::from_ref(&outline)).unwrap();
+        let mut round = 0;
+        while round < 3 {
+            journal.append(&Record::Events(vec![vec![7; 3000]], None)).unwrap();
+            if journal.is_long() {
+                round += 1;
+                let again = Again {
+                    gone: round,
+                    ..Again::default()
+                };
+                journal.begin_anew(again, [chunk(round)].into_iter()).unwrap();
+            }
+        }
+        journal.append(&chunk(99)).unwrap();
+        let held = std::os::unix::fs::MetadataExt::blocks(&file.metadata().unwrap()) * 512;
+        assert!(held <= 4 * PAGE, "{held}");
+        let (mut journal, _, read) = Journal::open(Arc::clone(&file)).unwrap();
+        let again = Again {
+            gone: 3,
+            ..Again::default()
+        };
+        assert_eq!(read, [outline, Record::Again(again), chunk(3), chunk(99)]);
+        assert_eq!(journal.head.request, 5);
+        journal.append(&chunk(100)).unwrap();
+        assert_eq!(Journal::open(file).unwrap().2.len(), 5);
     }
 
     #[test]
@@ -350,9 +428,14 @@ mod tests {
         assert!(matches!(open(b"", 0), JournalError::Empty));
         assert!(matches!(open(b"", 3 * PAGE), JournalError::Empty));
         assert!(matches!(open(b"brigjnl0", 3 * PAGE), JournalError::Version));
-        assert!(matches!(open(b"x", JOURNAL_MAX + 1), JournalError::Broken(_)));
+        let head = |records: u64| [MAGIC, records.to_le_bytes()].concat();
+        assert!(matches!(
+            open(&head(PAGE), JOURNAL_MAX + PAGE + 1),
+            JournalError::Broken(_)
+        ));
+        assert!(matches!(open(&head(7), 3 * PAGE), JournalError::Broken(7)));
         let (file, _) = written();
-        file.write_all_at(&[255], 2 * PAGE + 4).unwrap();
-        assert!(matches!(Journal::open(file), Err(JournalError::Broken(at)) if at == 2 * PAGE));
+        file.write_all_at(&[255], PAGE + 4).unwrap();
+        assert!(matches!(Journal::open(file), Err(JournalError::Broken(PAGE))));
     }
 }

@@ -7,7 +7,10 @@
 //! Once the program runs, each entry is in the `Journal` before anybody sees it, so that the next brigd has the same
 //! log under the same numbers ([`Log::restore`]): of the events it gets all, of the files that were collected not the
 //! bytes.
+//!
+//! Of an output of which a window is kept, old entries go: those that every follower is well past ([`Log::window`]).
 
+use std::collections::{BTreeMap, VecDeque};
 use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt;
@@ -29,12 +32,19 @@ use tracing::error;
 
 use crate::artifacts::Stored;
 use crate::kernel::{ErrorClaim, Mark};
-use crate::output::{Count, Output, Range, Stream};
-use crate::run::journal::{Counts, Head, Journal, JournalError, Kept, Record, ago, nanos};
+use crate::output::{Count, Output, Range, Stream, WINDOW};
+use crate::run::journal::{Again, Counts, Head, Journal, JournalError, Kept, Record, ago, nanos};
 use crate::run::listen::Claims;
+use crate::status::Problem;
 
 /// What memory files take up in steps of, in bytes.
 const PAGE: u64 = 4096;
+
+/// What is freed of a window together: bytes of its output, and entries.
+const FREED: u64 = 256 * 1024;
+const FREED_ENTRIES: usize = 1024;
+/// The most entries of a window that are unread, and that were read and are kept: chunks may be short.
+const ENTRIES_MAX: u64 = 8192;
 
 /// The most notices of an execution: a guest can cause them.
 const NOTICES_MAX: usize = 128;
@@ -79,7 +89,18 @@ struct State {
     progress: Progress,
     /// Counts the states that `accepted` tells.
     version: u64,
-    entries: Vec<Entry>,
+    entries: VecDeque<Entry>,
+    /// How many entries are gone.
+    gone: u64,
+    /// The event `started`, if it is among them.
+    started: Option<Box<ExecutionEvent>>,
+    readers: BTreeMap<u64, Reader>,
+    /// Counts readers.
+    came: u64,
+    /// Where the reader is that has read least, or was the last.
+    read: Reader,
+    /// Whether somebody waits for the window to go on.
+    waits: bool,
     /// How much of each stream is among the entries.
     told: [u64; 2],
     chunks: u64,
@@ -107,6 +128,14 @@ struct State {
     refusal: Option<Status>,
 }
 
+/// How far a follower of a window is.
+#[derive(Debug, Default, Clone, Copy)]
+struct Reader {
+    place: u64,
+    /// Bytes of each stream.
+    to: [u64; 2],
+}
+
 #[derive(Debug, Clone)]
 enum Entry {
     /// An event; the bytes of an artifact if a client may have them.
@@ -117,8 +146,6 @@ enum Entry {
 /// What a pump needs to know of the past.
 #[derive(Debug)]
 pub(super) struct Past {
-    /// The file that the bytes for stdin lie in, and which they are.
-    pub journal: Arc<File>,
     pub frames: Option<Arc<File>>,
     pub head: Head,
     pub chunks: u64,
@@ -131,7 +158,14 @@ pub(super) struct Past {
 #[derive(Debug)]
 pub struct Follower {
     log: Arc<Log>,
-    next: usize,
+    /// How many events are before the next one.
+    next: u64,
+    /// Of a window: its name among the readers.
+    reader: Option<u64>,
+    /// Told before all others, the last one first.
+    ahead: Vec<ExecutionEvent>,
+    /// Why it gets nothing.
+    gone: Option<Status>,
     /// The state that was told last.
     version: Option<u64>,
     inline: bool,
@@ -194,7 +228,13 @@ impl Log {
         let state = State {
             progress,
             version: 0,
-            entries: Vec::new(),
+            entries: VecDeque::new(),
+            gone: 0,
+            started: None,
+            readers: BTreeMap::new(),
+            came: 0,
+            read: Reader::default(),
+            waits: false,
             told: [0; 2],
             chunks: 0,
             notices: 0,
@@ -248,6 +288,9 @@ impl Log {
             }
             let last = state.last_output();
             log.output.restore(files, sealed.unwrap_or(found), ago(last));
+            if log.output.is_window() {
+                log.output.free_before(state.restore_window(counts.gone))?;
+            }
             state.sealed = sealed.is_some();
             if state.closed {
                 state.let_go();
@@ -264,9 +307,8 @@ impl Log {
         Ok(log)
     }
 
-    /// Takes the files of the execution when its program was started, and keeps what it is to be given: bytes for stdin
-    /// and the kernel's request. `outline` is what [`Kept::outline`] gives the next brigd.
-    pub fn keep(&self, kept: Kept, stdin: &[u8], request: &[u8], outline: Vec<u8>) -> io::Result<()> {
+    /// Takes the files of the execution when its program was started, and keeps the kernel's request. `outline` is what [`Kept::outline`] gives the next brigd.
+    pub fn keep(&self, kept: Kept, request: &[u8], outline: Vec<u8>) -> io::Result<()> {
         let frames: Option<Arc<File>> = kept.frames.map(|fd| Arc::new(fd.into()));
         if let Some(frames) = &frames {
             frames.write_all_at(request, 0)?;
@@ -274,7 +316,7 @@ impl Log {
         let mut state = self.lock();
         let outline = std::iter::once(Record::Outline(outline));
         let records: Vec<_> = outline.chain(state.entries.iter().map(Entry::record)).collect();
-        let journal = Journal::begin(Arc::new(kept.journal.into()), stdin, request.len() as u64, &records)?;
+        let journal = Journal::begin(Arc::new(kept.journal.into()), request.len() as u64, &records)?;
         if let Some(frames) = &frames {
             frames.set_len(journal.head.frames())?;
         }
@@ -366,7 +408,11 @@ impl Log {
     pub(super) fn dropped(&self, dropped: [u64; 3]) {
         self.unseen(|log| {
             let last = nanos(SystemTime::now());
-            log.counts = Counts { dropped, last };
+            log.counts = Counts {
+                dropped,
+                last,
+                ..log.counts
+            };
             let counts = log.counts;
             log.journaled(|journal| journal.count(&counts));
         });
@@ -385,7 +431,7 @@ impl Log {
             }
             let time = SystemTime::now();
             let told = |(place, said): (u64, Event)| Box::new(event(place, time, said));
-            let told: Vec<_> = (log.entries.len() as u64 + 1..).zip(said).map(told).collect();
+            let told: Vec<_> = (log.last() + 1..).zip(said).map(told).collect();
             let record = Record::Events(told.iter().map(|told| told.encode_to_vec()).collect(), Some(mark));
             log.journaled(|journal| journal.append(&record));
             told.into_iter().for_each(|told| log.enter(Entry::Event(told, None)));
@@ -431,7 +477,6 @@ impl Log {
         let log = self.lock();
         let journal = log.journal.as_ref()?;
         Some(Past {
-            journal: Arc::clone(journal.file()),
             frames: log.frames.clone(),
             head: journal.head,
             chunks: log.chunks,
@@ -510,7 +555,7 @@ impl Log {
 
     /// What the log takes up, output included.
     pub fn holds(&self) -> Held {
-        let output = Stream::BOTH.map(|stream| self.output.count(stream).kept().next_multiple_of(PAGE));
+        let output = Stream::BOTH.map(|stream| self.output.held(stream).next_multiple_of(PAGE));
         let open = self.output.open_files();
         let log = self.lock();
         Held {
@@ -520,18 +565,48 @@ impl Log {
         }
     }
 
+    /// Lets a window go on behind what everybody has read; up to where each stream may be kept now.
+    pub(super) fn window(&self) -> [u64; 2] {
+        let mut caps = [0; 2];
+        self.unseen(|log| {
+            let freed = log.make_room().map(|starts| self.output.free_before(starts));
+            if let Some(Err(error)) = freed {
+                log.fault.get_or_insert(format!("window: {error}"));
+            }
+            caps = log.room();
+            log.waits = true;
+        });
+        caps
+    }
+
     /// Follows the log from after a sequence number; `inline` asks for the bytes of artifacts.
+    ///
+    /// Of a window, who has seen nothing gets what is there. Who has seen something and missed what is gone is refused.
     pub fn follow(self: &Arc<Self>, after_sequence: u64, inline: bool) -> Follower {
-        let next = usize::try_from(after_sequence).unwrap_or(usize::MAX);
-        Follower {
+        let mut follower = Follower {
             log: Arc::clone(self),
-            next,
+            next: after_sequence,
+            reader: None,
+            ahead: Vec::new(),
+            gone: None,
             version: None,
             inline,
             transfer: None,
             changes: self.changes.subscribe(),
             refused: false,
+        };
+        if self.output.is_window() {
+            let mut log = self.lock();
+            if after_sequence >= log.gone || after_sequence == 0 {
+                log.enter_reader(&mut follower);
+                // It may know all that is there.
+                follower.wake(&mut log);
+            } else {
+                let first = log.gone + 1;
+                follower.gone = Some(Problem::EventsGone(after_sequence, first).status());
+            }
         }
+        follower
     }
 
     fn end(&self, result: ExecutionResult, time: SystemTime, how: impl FnOnce(&mut State, ExecutionResult)) {
@@ -584,6 +659,152 @@ impl Log {
 }
 
 impl State {
+    /// Sequence of the last event.
+    fn last(&self) -> u64 {
+        self.gone + self.entries.len() as u64
+    }
+
+    /// The entry that so many events are before.
+    fn entry(&self, place: u64) -> Option<&Entry> {
+        let index = place.checked_sub(self.gone)?;
+        self.entries.get(usize::try_from(index).ok()?)
+    }
+
+    /// Where the output of each stream begins that is told from a place on.
+    fn positions(&self, place: u64) -> [u64; 2] {
+        let mut found = [None; 2];
+        let index = usize::try_from(place.saturating_sub(self.gone)).unwrap_or(usize::MAX);
+        for entry in self.entries.iter().skip(index) {
+            if let Entry::Output(range) = entry {
+                found[range.stream.index()].get_or_insert(range.start);
+            }
+            if found.iter().all(Option::is_some) {
+                break;
+            }
+        }
+        [0, 1].map(|stream| found[stream].unwrap_or(self.told[stream]))
+    }
+
+    /// Counts a follower among the readers of a window, from what is there of it.
+    fn enter_reader(&mut self, follower: &mut Follower) {
+        if follower.next < self.gone {
+            let message = format!(
+                "the first {} events are gone: of a command whose output streams the last {} MiB are kept",
+                self.gone,
+                WINDOW >> 20
+            );
+            let kind = NoticeKind::OutputDropped.into();
+            let told = event(0, SystemTime::now(), Event::Notice(Notice { kind, message }));
+            follower.ahead.push(told);
+            follower.ahead.extend(self.started.as_deref().cloned());
+        }
+        follower.next = follower.next.clamp(self.gone, self.last());
+        self.came += 1;
+        follower.reader = Some(self.came);
+        let to = self.positions(follower.next);
+        let place = follower.next;
+        self.readers.insert(self.came, Reader { place, to });
+        self.look_at_readers();
+    }
+
+    /// Notes that a reader has the next entry.
+    fn has_read(&mut self, reader: u64, entry: &Entry) {
+        if let Some(reader) = self.readers.get_mut(&reader) {
+            reader.place += 1;
+            if let Entry::Output(range) = entry {
+                reader.to[range.stream.index()] = range.end();
+            }
+        }
+        self.look_at_readers();
+    }
+
+    /// Finds out how far everybody is. Where nobody is left, it stays where the last one was.
+    fn look_at_readers(&mut self) {
+        let least = |a: Reader, b: &Reader| Reader {
+            place: a.place.min(b.place),
+            to: [a.to[0].min(b.to[0]), a.to[1].min(b.to[1])],
+        };
+        let mut readers = self.readers.values();
+        if let Some(first) = readers.next() {
+            self.read = readers.fold(*first, least);
+        }
+    }
+
+    /// Lets entries go that everybody is well past, if that is worth it; gives where what is kept begins then.
+    fn make_room(&mut self) -> Option<[u64; 2]> {
+        let (mut count, mut bytes) = (0, 0);
+        if self.sealed || self.closed {
+            return None;
+        }
+        let read = usize::try_from(self.read.place.saturating_sub(self.gone)).unwrap_or(usize::MAX);
+        let many = read.saturating_sub(usize::try_from(ENTRIES_MAX).unwrap_or(usize::MAX));
+        for (index, entry) in self.entries.iter().take(read).enumerate() {
+            if let Entry::Output(range) = entry {
+                if range.end() + WINDOW > self.read.to[range.stream.index()] && index >= many {
+                    break;
+                }
+                (count, bytes) = (index + 1, bytes + range.len as u64);
+            }
+        }
+        if bytes < FREED && count < FREED_ENTRIES {
+            return None;
+        }
+        for _ in 0..count {
+            self.forget_first();
+        }
+        self.counts.gone = self.gone;
+        let counts = self.counts;
+        self.journaled(|journal| journal.count(&counts));
+        self.begin_journal_anew();
+        Some(self.positions(self.gone))
+    }
+
+    fn forget_first(&mut self) {
+        let Some(entry) = self.entries.pop_front() else { return };
+        self.gone += 1;
+        self.bytes -= std::mem::size_of::<Entry>();
+        if let Entry::Event(told, _) = entry {
+            self.bytes -= told.encoded_len();
+            if matches!(told.event, Some(Event::Started(_))) {
+                self.started = Some(told);
+            }
+        }
+    }
+
+    fn begin_journal_anew(&mut self) {
+        let Some(mut journal) = self.journal.take_if(|journal| journal.is_long()) else {
+            return;
+        };
+        let chunks = self.entries.iter().filter(|entry| matches!(entry, Entry::Output(_)));
+        let again = Again {
+            gone: self.gone,
+            told: self.positions(self.gone),
+            chunks: self.chunks - chunks.count() as u64,
+            started: self.started.as_ref().map(|told| told.encode_to_vec()),
+        };
+        let began = journal.begin_anew(again, self.entries.iter().map(Entry::record));
+        self.journal = Some(journal);
+        self.journaled(|_| began);
+    }
+
+    /// Up to where each stream of a window may be kept.
+    fn room(&self) -> [u64; 2] {
+        if self.last().saturating_sub(self.read.place) > ENTRIES_MAX {
+            return [0; 2];
+        }
+        self.read.to.map(|to| to.saturating_add(WINDOW))
+    }
+
+    /// Makes a window again of what an earlier brigd had, of which so many entries are gone; gives where it begins.
+    fn restore_window(&mut self, gone: u64) -> [u64; 2] {
+        while self.gone < gone && !self.entries.is_empty() {
+            self.forget_first();
+        }
+        let (place, to) = (self.gone, self.positions(self.gone));
+        self.read = Reader { place, to };
+        to
+    }
+
     /// Gives up the files of what has ended. The jailer may hold the journal for longer; nobody needs the frames.
     fn let_go(&mut self) {
         let size = |file: &File| file.metadata().map_or(0, |data| data.len());
@@ -633,7 +854,7 @@ impl State {
             return;
         }
         if let Entry::Event(told, _) = &mut entry {
-            told.sequence = self.entries.len() as u64 + 1;
+            told.sequence = self.last() + 1;
         }
         let record = entry.record();
         self.journaled(|journal| journal.append(&record));
@@ -659,8 +880,8 @@ impl State {
                 self.chunks += 1;
             }
         }
-        self.entries.push(entry);
-        self.progress.last_sequence = self.entries.len() as u64;
+        self.entries.push_back(entry);
+        self.progress.last_sequence = self.last();
     }
 
     /// Writes to the journal, if there is one; what fails ends the execution.
@@ -688,12 +909,21 @@ impl State {
             }
             Record::Sealed(counts) => return Ok(Some(counts)),
             Record::Outline(_) => {}
+            Record::Again(again) => {
+                (self.gone, self.told, self.chunks) = (again.gone, again.told, again.chunks);
+                if let Some(bytes) = again.started {
+                    self.replay_event(&bytes)?;
+                    self.forget_first();
+                    self.gone = again.gone;
+                }
+                self.progress.last_sequence = self.gone;
+            }
         }
         Ok(None)
     }
 
     fn replay_event(&mut self, bytes: &[u8]) -> Result<(), JournalError> {
-        let place = self.entries.len() as u64 + 1;
+        let place = self.last() + 1;
         let told = ExecutionEvent::decode(bytes).map_err(|_bad| JournalError::Event(place))?;
         let time = told.time.and_then(|time| SystemTime::try_from(time).ok());
         match &told.event {
@@ -757,24 +987,38 @@ impl Follower {
     }
 
     fn step(&mut self) -> Step {
-        let log = self.log.lock();
+        if let Some(status) = self.gone.take() {
+            self.refused = true;
+            return Step::Refuse(status);
+        }
+        if self.refused {
+            return Step::End;
+        }
+        let mut log = self.log.lock();
         // Whoever comes after the end is told the state once; whoever was there knows it from the last event.
         if self.version != Some(log.version) && (self.version.is_none() || !log.closed) {
             self.version = Some(log.version);
             return Step::Tell(Box::new(self.log.accepted(&log.progress)));
         }
-        let Some(entry) = log.entries.get(self.next) else {
+        if let Some(told) = self.ahead.pop() {
+            return Step::Tell(Box::new(told));
+        }
+        let Some(entry) = log.entry(self.next).cloned() else {
             return match &log.refusal {
-                Some(status) if !self.refused => {
+                Some(status) => {
                     self.refused = true;
                     Step::Refuse(status.clone())
                 }
-                _ if log.closed => Step::End,
-                _ => Step::Wait,
+                None if log.closed => Step::End,
+                None => Step::Wait,
             };
         };
         self.next += 1;
-        match entry.clone() {
+        if let Some(reader) = self.reader {
+            log.has_read(reader, &entry);
+            self.wake(&mut log);
+        }
+        match entry {
             Entry::Output(range) => Step::Fetch(range),
             Entry::Event(told, file) => match (file.filter(|_| self.inline), &told.event) {
                 (Some(file), Some(Event::Artifact(artifact))) => {
@@ -790,6 +1034,13 @@ impl Follower {
         }
     }
 
+    /// Has the window go on, if somebody waits for that.
+    fn wake(&self, log: &mut State) {
+        if std::mem::take(&mut log.waits) {
+            self.log.output.waker().wake();
+        }
+    }
+
     fn fetch(&self, range: &Range) -> Result<ExecutionEvent, Status> {
         let data = self.log.output.read(range);
         let data = data.map_err(|error| Status::internal(format!("kept output: {error}")))?;
@@ -802,7 +1053,7 @@ impl Follower {
             data: data.into(),
             offset: range.start,
         };
-        Ok(event(self.next as u64, range.time, Event::Output(output)))
+        Ok(event(self.next, range.time, Event::Output(output)))
     }
 
     /// Reads the next bytes of an artifact. A cancelled call reads them again.
@@ -824,6 +1075,17 @@ impl Follower {
             last,
         };
         Ok(event(0, SystemTime::now(), Event::ArtifactChunk(chunk)))
+    }
+}
+
+impl Drop for Follower {
+    fn drop(&mut self) {
+        if let Some(reader) = self.reader {
+            let mut log = self.log.lock();
+            log.readers.remove(&reader);
+            log.look_at_readers();
+            self.wake(&mut log);
+        }
     }
 }
 

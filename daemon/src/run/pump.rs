@@ -13,6 +13,7 @@ mod ear;
 mod feed;
 mod line;
 mod tap;
+mod terminal;
 mod thread;
 
 use std::os::fd::OwnedFd;
@@ -25,14 +26,14 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use tokio::sync::mpsc;
 
 use crate::output::{Chunks, Stream};
-use crate::run::journal::Head;
 use crate::run::log::{Log, Past};
 use crate::run::watch::Pipes;
 
 use ear::Ear;
-use feed::{Feed, Patience};
+use feed::{Feed, Next, Patience, Way};
 pub use line::{Line, Part, Store, Told};
 use tap::{Flow, Tap};
+use terminal::Frame;
 use thread::Orders;
 pub use thread::{ABANDONED_MAX, Finish, Handle, Pumps};
 
@@ -74,6 +75,7 @@ pub struct Pump {
     ear: Option<Ear>,
     stdin: Option<Feed>,
     request: Option<Feed>,
+    terminal: Option<Frame>,
     /// Tells which ways into the program were closed.
     closed: mpsc::Sender<Input>,
     /// Nothing that comes counts.
@@ -101,13 +103,26 @@ impl Pump {
                 .map(|(pipe, file)| Tap::new(pipe, file, kept[stream.index()], output.cap()))
                 .transpose()
         };
-        let outputs = [tap(pipes.stdout, Stream::Stdout)?, tap(pipes.stderr, Stream::Stderr)?];
+        let mut outputs = [tap(pipes.stdout, Stream::Stdout)?, tap(pipes.stderr, Stream::Stderr)?];
         let frames = past.frames.as_ref();
         let ear = pipes.frames.zip(frames.cloned());
         let ear = ear.map(|(pipe, file)| Ear::new(pipe, file, Arc::clone(&log), policy, past));
-        let stdin_end = Head::STDIN + past.head.stdin;
-        let stdin = pipes.stdin;
-        let stdin = stdin.map(|pipe| Feed::new(pipe, Arc::clone(&past.journal), stdin_end, None));
+        let mut way_in = pipes.stdin.map(Way::Pipe);
+        let mut terminal = None;
+        if let Some(told) = pipes.terminal {
+            let (screen, keyboard, frame) = terminal::parts(told, pipes.size.unwrap_or_default())?;
+            let file = output.file(Stream::Stdout);
+            outputs[0] = file.map(|file| Tap::screen(screen, file, kept[0], output.cap()));
+            (way_in, terminal) = (Some(Way::Terminal(keyboard)), Some(frame));
+        }
+        let stdin = match (way_in, pipes.input) {
+            (Some(way), Some(input)) => Feed::open(way, input),
+            (_, input) => {
+                // It was closed before.
+                input.iter().for_each(|input| input.end());
+                None
+            }
+        };
         let clock = output.clock().clone();
         let patience = Patience {
             from: clock.mark(),
@@ -115,7 +130,7 @@ impl Pump {
             span: patience,
         };
         let request = pipes.request.zip(frames.cloned());
-        let request = request.map(|(pipe, file)| Feed::new(pipe, file, past.head.request, Some(patience)));
+        let request = request.map(|(pipe, file)| Feed::bounded(pipe, file, past.head.request, patience));
         // One message for each way in.
         let (closed, inputs) = mpsc::channel(2);
         let pump = Self {
@@ -124,6 +139,7 @@ impl Pump {
             ear: ear.transpose()?,
             stdin,
             request,
+            terminal,
             closed,
             sealed: past.sealed,
             dropped: past.counts.dropped,
@@ -146,8 +162,12 @@ impl Pump {
                 // Nobody reads any more.
                 (self.stdin, self.request) = (None, None);
             }
-            self.feed();
-            let mut more = self.hear()?;
+            if let Some(terminal) = &self.terminal {
+                terminal.fit();
+            }
+            self.open_window(end.is_some());
+            let mut more = self.feed();
+            more |= self.hear()?;
             more |= self.take_outputs()?;
             let delay = self.chunks.close_due(Instant::now());
             self.tell();
@@ -182,12 +202,12 @@ impl Pump {
         ];
         let due = dues.into_iter().flatten().min();
         let left = due.and_then(|due| Timespec::try_from(due.saturating_duration_since(now)).ok());
-        let taps = self.outputs.iter().flatten().map(Tap::pipe);
-        let taps = taps.chain(self.ear.iter().map(Ear::pipe));
-        let feeds = [&self.stdin, &self.request].into_iter().flatten().map(Feed::pipe);
+        let waits = self.log.output().is_window();
+        let taps = self.outputs.iter().flatten().filter(|tap| !(waits && tap.is_full()));
+        let taps = taps.map(Tap::ready).chain(self.ear.iter().map(Ear::pipe));
         let mut fds = vec![PollFd::from_borrowed_fd(orders.wakes(), PollFlags::IN)];
         fds.extend(taps.map(|pipe| PollFd::from_borrowed_fd(pipe, PollFlags::IN)));
-        fds.extend(feeds.map(|pipe| PollFd::from_borrowed_fd(pipe, PollFlags::OUT)));
+        fds.extend([&self.stdin, &self.request].into_iter().flatten().map(Feed::poll));
         match poll(&mut fds, left.as_ref()) {
             Ok(_) | Err(rustix::io::Errno::INTR) => {}
             Err(error) => return Err(Fault::of("poll")(error)),
@@ -196,12 +216,35 @@ impl Pump {
         Ok(())
     }
 
-    fn feed(&mut self) {
+    /// Gives the program what there is for it; whether there is more that could be given now.
+    fn feed(&mut self) -> bool {
+        let mut more = false;
         for (feed, input) in [(&mut self.stdin, Input::Stdin), (&mut self.request, Input::Request)] {
-            if feed.as_mut().is_some_and(Feed::is_over) {
-                *feed = None;
-                // Has room for both.
-                let _ = self.closed.try_send(input);
+            match feed.as_mut().map(Feed::go_on) {
+                Some(Next::Over) => {
+                    if let Some(feed) = feed.take() {
+                        feed.end();
+                    }
+                    // Has room for both.
+                    let _ = self.closed.try_send(input);
+                }
+                Some(Next::More) => more = true,
+                Some(Next::Waits) | None => {}
+            }
+        }
+        more
+    }
+
+    /// Makes room in a window by what was read of it. At the end everything has room: no more comes than pipes hold.
+    fn open_window(&mut self, is_ending: bool) {
+        let output = self.log.output();
+        if !output.is_window() {
+            return;
+        }
+        let caps = if is_ending { [u64::MAX; 2] } else { self.log.window() };
+        for (tap, cap) in self.outputs.iter_mut().zip(caps) {
+            if let Some(tap) = tap {
+                tap.keep_up_to(cap);
             }
         }
     }
@@ -243,6 +286,10 @@ impl Pump {
             let Some(tap) = &mut self.outputs[stream.index()] else {
                 return Ok(false);
             };
+            if tap.is_full() && self.log.output().is_window() {
+                // The program waits until somebody reads.
+                return Ok(false);
+            }
             let taken = tap.take()?;
             let bytes = taken.kept + taken.dropped;
             if bytes > 0 {

@@ -251,10 +251,11 @@ fn order(job: &Job, memo: Vec<u8>) -> Spawn {
             },
         },
         environment: job.environment.clone(),
-        stdin: job.stdin.is_some(),
-        merge_stderr: job.merge_stderr,
+        stdin: (job.stdin.is_some() || job.stdin_open) && job.terminal.is_none(),
+        // A terminal has one way out.
+        merge_stderr: job.merge_stderr && job.terminal.is_none(),
         timeout_ms: job.limits.timeout_ms,
-        terminal: None,
+        terminal: job.terminal,
         cpu_time_ms: job.times.cpu_ms,
         memo,
     }

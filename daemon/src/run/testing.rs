@@ -36,6 +36,8 @@ pub(super) fn job(id: &str) -> Job {
         inputs: Vec::new(),
         environment: Vec::new(),
         stdin: None,
+        stdin_open: false,
+        terminal: None,
         merge_stderr: false,
         on_disconnect: OnDisconnect::Cancel,
         template,

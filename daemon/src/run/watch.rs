@@ -21,6 +21,9 @@ use crate::run::finish::Ended;
 use crate::run::journal::Kept;
 use crate::run::listen::Claims;
 use crate::run::pump::{Finish, Handle, Pumps};
+use crate::run::stdin::Stdin;
+use crate::run::terminal::{Size, Terminal};
+use crate::run::waker::Waker;
 
 /// How much later than the jailer brigd ends an execution that is out of time.
 pub(in crate::run) const SLACK: Duration = Duration::from_millis(500);
@@ -39,6 +42,12 @@ pub struct Pipes {
     pub request: Option<OwnedFd>,
     /// Where its frames come out.
     pub frames: Option<OwnedFd>,
+    /// A terminal in the place of all of them.
+    pub terminal: Option<Terminal>,
+    /// What goes into stdin, or is typed.
+    pub input: Option<Arc<Stdin>>,
+    /// What size the terminal is to have.
+    pub size: Option<Arc<Size>>,
 }
 
 /// What is given to the program.
@@ -69,35 +78,50 @@ impl Pipes {
     /// Takes the descriptors apart that came with `Spawned` or `HeldExecution`; `None` if they are not as many as it
     /// said.
     pub fn new(streams: Streams, fds: Vec<OwnedFd>) -> Option<(Self, Kept)> {
-        if streams.terminal {
-            // None was asked for.
-            return None;
-        }
         let mut fds = fds.into_iter();
         let mut take = |present: bool| if present { fds.next().map(Some) } else { Some(None) };
-        let pipes = Self {
+        let ours = take(streams.terminal)?;
+        let mut pipes = Self {
             stdin: take(streams.stdin)?,
             stdout: take(streams.stdout)?,
             stderr: take(streams.stderr)?,
             request: take(streams.request)?,
             frames: take(streams.frames)?,
+            ..Self::default()
         };
         let kept = Kept {
-            stdout: take(streams.stdout)?,
+            stdin: take(streams.input)?,
+            stdout: take(streams.stdout || streams.terminal)?,
             stderr: take(streams.stderr)?,
             frames: take(streams.frames)?,
             journal: take(true)??,
         };
+        if let Some(ours) = ours {
+            let out = (fds.next()?, fds.next()?);
+            let input = (fds.next()?, fds.next()?);
+            pipes.terminal = Some(Terminal { ours, out, input });
+        }
         fds.next().is_none().then_some((pipes, kept))
+    }
+}
+
+impl Pipes {
+    /// What has to wake the thread that moves their bytes.
+    pub(super) fn wakers(&self) -> Vec<&Waker> {
+        let input = self.input.iter().map(|input| &input.waker);
+        input.chain(self.size.iter().map(|size| &size.waker)).collect()
     }
 }
 
 impl Given {
     /// Puts what the program is given where its pump finds it; the log is kept from here on.
-    pub fn keep(&self, execution: &Execution, kept: Kept, outline: Vec<u8>) -> std::io::Result<()> {
+    pub fn keep(&self, execution: &Execution, mut kept: Kept, outline: Vec<u8>) -> std::io::Result<()> {
+        if let Some(file) = kept.stdin.take() {
+            execution.stdin.begin(file, &self.stdin)?;
+        }
         let request = self.kernel.as_ref().map(kernel::request).transpose()?;
         let request = request.unwrap_or_default();
-        execution.log.keep(kept, &self.stdin, &request, outline)
+        execution.log.keep(kept, &request, outline)
     }
 }
 
@@ -108,9 +132,11 @@ pub async fn watch(
     execution: &Arc<Execution>,
     policy: &Arc<Policy>,
     pumps: &Arc<Pumps>,
-    pipes: Pipes,
+    mut pipes: Pipes,
     terms: Terms,
 ) -> (Ended, Claims) {
+    pipes.input = Some(Arc::clone(&execution.stdin));
+    pipes.size = Some(Arc::clone(&execution.size));
     let mut pump = pumps.start(&execution.log, policy, pipes, terms.patience);
     let ended = match terms.end {
         Some(end) => Ended::Told(end),
@@ -125,6 +151,7 @@ pub async fn watch(
     }
     // For a thread that could not, or will be late.
     execution.log.seal();
+    execution.stdin.release();
     if execution.output.is_limited() && policy.limits.on_output_limit == OnOutputLimit::End {
         // Whatever came first: it was written before the end.
         execution.stop.tell(StopCause::Output);
@@ -229,6 +256,7 @@ mod tests {
         let streams = Streams {
             terminal: false,
             stdin: false,
+            input: false,
             stdout: true,
             stderr: false,
             request: true,
@@ -247,6 +275,7 @@ mod tests {
         let streams = Streams {
             terminal: false,
             stdin: false,
+            input: false,
             stdout: false,
             stderr: false,
             request: true,
@@ -257,5 +286,34 @@ mod tests {
         let (pipes, kept) = Pipes::new(streams, fds).unwrap();
         let found = [pipes.request, pipes.frames, kept.frames, Some(kept.journal)];
         assert_eq!(found.map(|fd| fd.unwrap().as_raw_fd()).to_vec(), numbers);
+    }
+
+    #[test]
+    fn a_terminal_comes_first_and_its_pipes_last() {
+        let streams = Streams {
+            terminal: true,
+            stdin: false,
+            input: true,
+            stdout: false,
+            stderr: false,
+            request: false,
+            frames: false,
+        };
+        let fds: Vec<_> = (0..8).map(|_| fd()).collect();
+        let numbers: Vec<_> = fds.iter().map(AsRawFd::as_raw_fd).collect();
+        let (pipes, kept) = Pipes::new(streams, fds).unwrap();
+        let Terminal { ours, out, input } = pipes.terminal.unwrap();
+        let found = [
+            ours,
+            kept.stdin.unwrap(),
+            kept.stdout.unwrap(),
+            kept.journal,
+            out.0,
+            out.1,
+            input.0,
+            input.1,
+        ];
+        assert_eq!(found.map(|fd| fd.as_raw_fd()).to_vec(), numbers);
+        assert!(Pipes::new(streams, (0..7).map(|_| fd()).collect()).is_none());
     }
 }

@@ -4,6 +4,7 @@
 use std::sync::Arc;
 
 use brig_jailer::files::wire::{self, Get, Info};
+use brig_proto::Bytes;
 use brig_proto::v1::files_download_response::Part;
 use brig_proto::v1::{ContentDigest, FilesDownloadRequest, FilesDownloadResponse};
 use sha2::{Digest, Sha256};
@@ -15,7 +16,7 @@ use tonic::codegen::BoxStream;
 use super::paths::{self, Target};
 use super::{MESSAGES, PATIENCE, begin, out_of_step, problem, show};
 use crate::artifacts::Stored;
-use crate::files::Channel;
+use crate::files::{Channel, Part as FilePart};
 use crate::host::Host;
 use crate::run::gate::{self, Way};
 use crate::run::inputs::hex;
@@ -123,9 +124,9 @@ async fn store(
 ) -> Result<Stored, Problem> {
     let mut file = host.spool.create(max_bytes).await?;
     loop {
-        match channel.receive().await {
-            Ok(wire::Response::Data(bytes)) => file.write(bytes).await?,
-            Ok(wire::Response::End(_)) => return Ok(file.finish()?),
+        match channel.receive_part().await {
+            Ok(FilePart::Data(bytes)) => file.write(bytes).await?,
+            Ok(FilePart::Other(wire::Response::End { .. })) => return Ok(file.finish()?),
             Ok(_) => return Err(out_of_step(session, target, "path")),
             Err(error) => return Err(problem(session, target, "path", error)),
         }
@@ -152,7 +153,7 @@ impl Transfer {
         while let Some(bytes) = self.next().await? {
             self.hash.update(&bytes);
             self.sent += bytes.len() as u64;
-            pass(to, Part::Data(bytes.into())).await?;
+            pass(to, Part::Data(bytes)).await?;
         }
         let digest = ContentDigest {
             size_bytes: self.sent,
@@ -161,18 +162,18 @@ impl Transfer {
         pass(to, Part::Digest(digest)).await
     }
 
-    async fn next(&mut self) -> Result<Option<Vec<u8>>, Problem> {
+    async fn next(&mut self) -> Result<Option<Bytes>, Problem> {
         match &mut self.source {
             Source::Stored(_, left) if left.is_empty() => Ok(None),
             Source::Stored(stored, left) => {
                 let mut bytes = stored.read(left.start).await?;
                 bytes.truncate(usize::try_from(left.end - left.start).unwrap_or(usize::MAX));
                 left.start += bytes.len() as u64;
-                Ok(Some(bytes))
+                Ok(Some(bytes.into()))
             }
-            Source::Helper(channel) => match channel.receive().await {
-                Ok(wire::Response::Data(bytes)) => Ok(Some(bytes)),
-                Ok(wire::Response::End(_)) => Ok(None),
+            Source::Helper(channel) => match channel.receive_part().await {
+                Ok(FilePart::Data(bytes)) => Ok(Some(bytes)),
+                Ok(FilePart::Other(wire::Response::End { .. })) => Ok(None),
                 Ok(_) => Err(out_of_step(self.used.session(), &self.target, "path")),
                 Err(error) => Err(problem(self.used.session(), &self.target, "path", error)),
             },

@@ -175,7 +175,7 @@ async fn pass_on(
             let failure = paths::failure(&asked.target, rustix::io::Errno::FBIG);
             Problem::File { field: "data", failure }
         })?;
-        let sent = channel.send(wire::Request::Data(data.to_vec())).await;
+        let sent = channel.send_data(data).await;
         sent.map_err(|error| problem(session, &asked.target, "path", error))?;
     }
 }

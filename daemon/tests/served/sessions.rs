@@ -314,7 +314,7 @@ async fn every_field_that_a_session_has_no_use_for_is_named() {
     let wrong = SessionsCreateRequest {
         environment: [("LD_PRELOAD".to_owned(), "x".to_owned())].into(),
         idle_timeout: span(0),
-        on_timeout: v1::OnTimeout::Pause.into(),
+        on_timeout: 7,
         packages: vec!["polars".to_owned()],
         ..named("Mine")
     };

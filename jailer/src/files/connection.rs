@@ -1,7 +1,7 @@
 //! The helper's end of the socket: frames in, frames out.
 #![forbid(unsafe_code)]
 
-use std::io::{self, ErrorKind, IoSliceMut, Read, Write};
+use std::io::{self, ErrorKind, IoSlice, IoSliceMut, Read, Write};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
@@ -24,6 +24,13 @@ pub enum Broken {
     OutOfOrder,
     #[error("socket: {0}")]
     Socket(#[from] io::Error),
+}
+
+/// What comes while a file is written.
+#[derive(Debug)]
+pub(super) enum Part<'c> {
+    Data(&'c [u8]),
+    End,
 }
 
 /// A socket to `brigd`, blocking.
@@ -58,13 +65,22 @@ impl Connection {
 
     /// Waits for the next request; `None` when the other end is gone.
     pub(super) fn receive(&mut self) -> Result<Option<Request>, Broken> {
-        let mut header = [0; HEADER];
-        if !self.fill_header(&mut header)? {
+        if !self.fill_body()? {
             return Ok(None);
         }
-        self.body.resize(wire::body_length(header)?, 0);
-        self.socket.read_exact(&mut self.body).map_err(cut_short)?;
         Ok(Some(wire::decode(&self.body)?))
+    }
+
+    /// Waits for the next part of a file.
+    pub(super) fn receive_part(&mut self) -> Result<Part<'_>, Broken> {
+        if !self.fill_body()? {
+            return Err(Broken::CutShort);
+        }
+        match wire::data_start(&self.body)? {
+            Some(start) => Ok(Part::Data(&self.body[start..])),
+            None if wire::decode::<Request>(&self.body)? == Request::End => Ok(Part::End),
+            None => Err(Broken::OutOfOrder),
+        }
     }
 
     /// Sends an answer, now or with the next ones.
@@ -77,11 +93,38 @@ impl Connection {
         }
     }
 
+    /// Sends bytes of a file, after what was gathered.
+    pub(super) fn send_data(&mut self, bytes: &[u8]) -> Result<(), Broken> {
+        self.flush()?;
+        let head = wire::data_head(bytes.len())?;
+        let mut parts = [IoSlice::new(&head), IoSlice::new(bytes)];
+        let mut left = &mut parts[..];
+        while !left.is_empty() {
+            match self.socket.write_vectored(left) {
+                Ok(written) => IoSlice::advance_slices(&mut left, written),
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
+        Ok(())
+    }
+
     /// Sends what was gathered.
     pub(super) fn flush(&mut self) -> Result<(), Broken> {
         self.socket.write_all(&self.out)?;
         self.out.clear();
         Ok(())
+    }
+
+    /// Reads the next body; false at the end of the stream.
+    fn fill_body(&mut self) -> Result<bool, Broken> {
+        let mut header = [0; HEADER];
+        if !self.fill_header(&mut header)? {
+            return Ok(false);
+        }
+        self.body.resize(wire::body_length(header)?, 0);
+        self.socket.read_exact(&mut self.body).map_err(cut_short)?;
+        Ok(true)
     }
 
     /// Reads a header, and the descriptor that came with it; false at the end of the stream.

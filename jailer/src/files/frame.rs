@@ -50,6 +50,30 @@ pub fn decode<T: DeserializeOwned>(body: &[u8]) -> Result<T, WireError> {
     }
 }
 
+/// The number of `Data` among the requests, and among the answers.
+const DATA: u32 = 1;
+
+/// Makes the frame of a `Data` message up to its bytes, so that nobody has to copy them behind it.
+pub fn data_head(length: usize) -> Result<Vec<u8>, WireError> {
+    let mut frame = postcard::to_extend(&(DATA, length), vec![0; HEADER]).map_err(|_| WireError::Malformed)?;
+    let body = frame.len() - HEADER + length;
+    let announced = u32::try_from(body).ok().filter(|_| length <= CHUNK_MAX);
+    let announced = announced.ok_or(WireError::TooLarge(body))?;
+    frame[..HEADER].copy_from_slice(&announced.to_le_bytes());
+    Ok(frame)
+}
+
+/// Finds where in a body the bytes of a `Data` message begin, which go to its end; `None` if it is another message.
+pub fn data_start(body: &[u8]) -> Result<Option<usize>, WireError> {
+    match postcard::take_from_bytes::<u32>(body) {
+        Ok((DATA, rest)) => match postcard::take_from_bytes::<usize>(rest) {
+            Ok((length, data)) if length == data.len() && length <= CHUNK_MAX => Ok(Some(body.len() - length)),
+            _ => Err(WireError::Malformed),
+        },
+        _ => Ok(None),
+    }
+}
+
 /// Takes bytes of a file as one piece; serde's own way is a call per byte.
 pub(super) mod bulk {
     use std::fmt;
@@ -130,6 +154,27 @@ mod tests {
         );
         let data = encode(&Request::Data(vec![0; CHUNK_MAX + 1])).unwrap();
         assert_eq!(decode::<Request>(&data[HEADER..]), Err(WireError::Malformed));
+    }
+
+    #[test]
+    fn data_need_not_be_copied_to_be_framed() {
+        for length in [0, 1, 127, 128, CHUNK_MAX] {
+            let bytes = vec![9; length];
+            let frame = [data_head(length).unwrap(), bytes.clone()].concat();
+            assert_eq!(frame, encode(&Request::Data(bytes.clone())).unwrap());
+            assert_eq!(frame, encode(&Response::Data(bytes.clone())).unwrap());
+            let start = data_start(&frame[HEADER..]).unwrap().unwrap();
+            assert_eq!(&frame[HEADER + start..], bytes);
+        }
+        assert_eq!(
+            data_head(CHUNK_MAX + 1).unwrap_err(),
+            WireError::TooLarge(CHUNK_MAX + 5)
+        );
+        assert_eq!(data_start(&encode(&Request::End).unwrap()[HEADER..]), Ok(None));
+        assert_eq!(data_start(&[]), Ok(None));
+        for malformed in [&[1][..], &[1, 2, 0], &[1, 0, 0]] {
+            assert_eq!(data_start(malformed), Err(WireError::Malformed), "{malformed:?}");
+        }
     }
 
     #[test]

@@ -11,7 +11,7 @@ use crate::faults::{Point, point};
 
 use super::changes::{Collection, Snapshot, coarse_now, dividing_time};
 pub use super::connection::Broken;
-use super::connection::Connection;
+use super::connection::{Connection, Part};
 use super::root::{Root, failure};
 use super::seal::Roots;
 use super::transfer::{Trouble, Upload, arrived, send_file};
@@ -143,16 +143,16 @@ impl Server {
         let shared = Arc::clone(&self.shared);
         let mut upload = Upload::begin(shared.root(self.place), ask);
         loop {
-            match self.connection.receive() {
-                Ok(Some(Request::Data(bytes))) => {
-                    upload = upload.and_then(|upload| upload.write(&bytes));
+            match self.connection.receive_part() {
+                Ok(Part::Data(bytes)) => {
+                    upload = upload.and_then(|upload| upload.write(bytes));
                     point(Point::FilesPut);
                 }
-                Ok(Some(Request::End)) => break,
-                Ok(Some(_)) => return Err(Broken::OutOfOrder.into()),
-                cut => {
+                Ok(Part::End) => break,
+                Err(Broken::OutOfOrder) => return Err(Broken::OutOfOrder.into()),
+                Err(cut) => {
                     drop(upload.map(Upload::break_off));
-                    return Err(cut.err().unwrap_or(Broken::CutShort).into());
+                    return Err(cut.into());
                 }
             }
         }

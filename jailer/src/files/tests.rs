@@ -126,13 +126,16 @@ impl Client {
         }
     }
 
-    fn get(&mut self, get: Get) -> Result<(Vec<u8>, Sum), i32> {
+    fn get(&mut self, get: Get) -> Result<Vec<u8>, i32> {
         self.send(&Request::Get(get));
         let mut bytes = Vec::new();
         loop {
             match self.receive() {
                 Response::Data(more) => bytes.extend_from_slice(&more),
-                Response::End(sum) => return Ok((bytes, sum)),
+                Response::End { size } => {
+                    assert_eq!(size, bytes.len() as u64);
+                    return Ok(bytes);
+                }
                 Response::Failed(Failure { errno, .. }) => return Err(errno),
                 other => panic!("{other:?}"),
             }

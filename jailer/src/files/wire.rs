@@ -45,7 +45,7 @@ pub use calls::{
     WATCHED_MAX, Watch, What,
 };
 
-pub use super::frame::{FRAME_MAX, HEADER, WireError, body_length, decode, encode};
+pub use super::frame::{FRAME_MAX, HEADER, WireError, body_length, data_head, data_start, decode, encode};
 
 /// The most bytes of a file in one `Data`.
 pub const CHUNK_MAX: usize = 256 * 1024;
@@ -176,8 +176,11 @@ pub enum Response {
     Stored(Sum),
     /// The next bytes of the file that is being read.
     Data(#[serde(with = "bulk")] Vec<u8>),
-    /// All bytes that were asked for came; what was sent.
-    End(Sum),
+    /// All bytes that were asked for came. Who takes them hashes what has arrived.
+    End {
+        /// Bytes that were sent.
+        size: u64,
+    },
     /// The time, as files get it for a change from here on.
     Now(Time),
     Snapshotted {
@@ -223,7 +226,7 @@ pub enum Response {
     Space(Space),
 }
 
-/// Size and SHA-256 of the bytes that went over the socket.
+/// Size and SHA-256 of the bytes that came over the socket.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Sum {
     pub size: u64,

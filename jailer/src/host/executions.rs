@@ -22,6 +22,8 @@ use crate::step::{At, Step, StepError, SysError};
 const OVERDUE: Duration = Duration::from_secs(2);
 /// The driver of a template's interpreter, see rootfs/kernel/README.md.
 const KERNEL: &str = "/usr/lib/brig/kernel.py";
+/// What a terminal is taken for: terminals of today know at least this one's sequences.
+const TERM: &[u8] = b"xterm";
 
 #[derive(Debug)]
 pub(super) struct Execution {
@@ -90,7 +92,7 @@ impl Jailer {
         let program = Program {
             execution: request.execution.clone(),
             argv,
-            environment: request.environment,
+            environment: environment(session, request.environment, streams.terminal),
             directory: directory.unwrap_or_else(|| HOME.as_bytes().to_vec()),
             stdin: request.stdin,
             merge_stderr: request.merge_stderr,
@@ -317,11 +319,20 @@ fn streams(request: &Spawn) -> Result<Streams, Refusal> {
     Ok(Streams {
         terminal,
         stdin: request.stdin,
+        input: request.stdin || terminal,
         stdout: !terminal,
         stderr: !terminal && !request.merge_stderr,
         request: kernel,
         frames: kernel,
     })
+}
+
+/// The variables of a program beside the template's. One with a terminal is told which kind that is.
+fn environment(session: &Session, asked: Vec<(Vec<u8>, Vec<u8>)>, has_terminal: bool) -> Vec<(Vec<u8>, Vec<u8>)> {
+    let in_template = session.template.environment.iter().any(|(name, _)| name == "TERM");
+    let is_told = in_template || asked.iter().any(|(name, _)| name == b"TERM");
+    let term = (has_terminal && !is_told).then(|| (b"TERM".to_vec(), TERM.to_vec()));
+    asked.into_iter().chain(term).collect()
 }
 
 type Command = (Vec<Vec<u8>>, Option<Vec<u8>>);

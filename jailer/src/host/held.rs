@@ -4,6 +4,7 @@ use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
 
 use rustix::fs::MemfdFlags;
+use rustix::pipe::PipeFlags;
 
 use super::Grace;
 use super::events::Timer;
@@ -109,19 +110,27 @@ impl Kept {
     }
 }
 
-/// Makes the memory files of an execution: one for each stream that is read, and the journal.
+/// Makes the memory files of an execution: one for each stream, and the journal; and the pipes of a terminal.
 pub(super) fn memory_files(streams: Streams) -> Result<Vec<OwnedFd>, SysError> {
+    let (plain, sealable) = (MemfdFlags::CLOEXEC, MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING);
     let named = [
-        ("brig-stdout", streams.stdout || streams.terminal),
-        ("brig-stderr", streams.stderr),
-        ("brig-frames", streams.frames),
-        ("brig-journal", true),
+        ("brig-stdin", streams.input, sealable),
+        ("brig-stdout", streams.stdout || streams.terminal, plain),
+        ("brig-stderr", streams.stderr, plain),
+        ("brig-frames", streams.frames, plain),
+        ("brig-journal", true, plain),
     ];
-    let make = |(name, _)| {
-        rustix::fs::memfd_create(name, MemfdFlags::CLOEXEC)
-            .map_err(|error| SysError::new(format!("memfd_create({name:?})"), error.raw_os_error()))
-    };
-    named.into_iter().filter(|(_, present)| *present).map(make).collect()
+    let mut files = Vec::new();
+    for (name, _, flags) in named.into_iter().filter(|(_, present, _)| *present) {
+        let made = rustix::fs::memfd_create(name, flags);
+        files.push(made.map_err(|error| SysError::new(format!("memfd_create({name:?})"), error.raw_os_error()))?);
+    }
+    for _ in 0..if streams.terminal { 2 } else { 0 } {
+        let made = rustix::pipe::pipe_with(PipeFlags::CLOEXEC | PipeFlags::NONBLOCK);
+        let (read, write) = made.map_err(|error| SysError::new("pipe2()", error.raw_os_error()))?;
+        files.extend([read, write]);
+    }
+    Ok(files)
 }
 
 impl Jailer {

@@ -348,7 +348,7 @@ pub fn quantities() -> Quantities {
         disk_bytes: 32 << 20,
         inodes: 2000,
         open_files: 256,
-        max_age_ms: 60_000,
+        max_age_ms: 60_000 * slow(),
     }
 }
 

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use brig_proto::v1::{CauseKind, ContextState, ExecutionSpec, ExecutionStatus, Limits, NoticeKind};
 use brig_tests::spec::{code, span, timeout};
-use brig_tests::{Outcome, daemon};
+use brig_tests::{Outcome, daemon, slow};
 
 use super::{Kept, MINE, has_state};
 
@@ -69,11 +69,11 @@ fn limits_of_time_are_each_executions_own_and_cost_the_state() {
     let daemon = daemon!();
     let kept = Kept::new(&daemon);
     kept.stdout("import time\nx = 1");
-    let slow = ExecutionSpec {
-        limits: timeout(1000),
+    let long = ExecutionSpec {
+        limits: timeout(1000 * u64::from(slow())),
         ..code("print('going')\ntime.sleep(60)")
     };
-    let outcome = kept.begin(MINE, slow).finish();
+    let outcome = kept.begin(MINE, long).finish();
     assert_eq!(outcome.end(), (ExecutionStatus::Timeout, Some(CauseKind::WallTime)));
     assert_eq!(outcome.stdout(), "going\n");
     replaced(&kept, &outcome);

@@ -4,13 +4,16 @@
 mod ends;
 mod forged;
 mod load;
+mod pause;
 mod restart;
 mod shown;
 mod state;
 
-use brig_proto::v1::{Context, ContextsCreateRequest, ExecutionSpec, SessionsCreateRequest};
-use brig_tests::spec::code;
-use brig_tests::{Client, Live, Outcome};
+use std::time::Duration;
+
+use brig_proto::v1::{Context, ContextsCreateRequest, ExecutionSpec, Limits, SessionsCreateRequest};
+use brig_tests::spec::{code, span};
+use brig_tests::{Client, Live, Outcome, slow};
 
 /// The session and the context of most tests.
 const MINE: &str = "mine";
@@ -30,6 +33,11 @@ impl<'d> Kept<'d> {
         daemon.create(SessionsCreateRequest {
             session_id: MINE.to_owned(),
             template: template.to_owned(),
+            // That of interpreters too.
+            limits: Some(Limits {
+                start_timeout: Some(span(Duration::from_secs(10) * slow())),
+                ..Limits::default()
+            }),
             ..SessionsCreateRequest::default()
         });
         let kept = Self { daemon };

@@ -150,7 +150,7 @@ fn limited() -> Vec<Row> {
         },
         Row {
             limits: Limits {
-                timeout: millis(1000),
+                timeout: millis(2000),
                 ..Limits::default()
             },
             ..row(
@@ -161,7 +161,8 @@ fn limited() -> Vec<Row> {
         },
         Row {
             limits: Limits {
-                cpu_time: millis(400),
+                cpu_time: millis(600),
+                timeout: millis(10_000),
                 ..Limits::default()
             },
             ..row(
@@ -172,7 +173,8 @@ fn limited() -> Vec<Row> {
         },
         Row {
             limits: Limits {
-                idle_time: millis(1000),
+                idle_time: millis(2000),
+                timeout: millis(10_000),
                 ..Limits::default()
             },
             ..row(
@@ -183,14 +185,15 @@ fn limited() -> Vec<Row> {
         },
         Row {
             limits: Limits {
-                idle_time: millis(1000),
+                idle_time: millis(2000),
+                timeout: millis(10_000),
                 ..Limits::default()
             },
             ..row(
                 "writing_is_not_idle",
                 [
-                    "for i in range(8): time.sleep(0.2); print(i)",
-                    "for i in 1 2 3 4 5 6 7 8; do sleep 0.2; echo $i; done",
+                    "for i in range(12): time.sleep(0.2); print(i)",
+                    "for i in 1 2 3 4 5 6 7 8 9 10 11 12; do sleep 0.2; echo $i; done",
                 ],
                 success.clone(),
             )

@@ -109,7 +109,7 @@ fn what_can_not_start_failed_and_names_the_step() {
 #[test]
 fn the_death_of_the_jailer_loses_everything_and_what_was_written_is_kept() {
     let mut daemon = daemon!();
-    let mut lives: Vec<Live> = ["one", "two"]
+    let mut lives: Vec<Live> = ["left", "right"]
         .map(|name| named_run(&daemon, name, sh("echo up; sleep 60")))
         .into();
     lives.iter_mut().for_each(|live| live.until_written("up\n"));

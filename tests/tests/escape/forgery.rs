@@ -2,8 +2,8 @@
 
 use std::time::{Duration, Instant};
 
-use brig_proto::v1::ExecutionStatus as Status;
-use brig_tests::spec::small;
+use brig_proto::v1::{ExecutionSpec, ExecutionStatus as Status};
+use brig_tests::spec::{small, timeout};
 use brig_tests::{Daemon, Outcome, daemon, processes, slow};
 
 /// Runs code that writes frames of its own to the pipe to the daemon, whose descriptor is `FD`. The one of the request
@@ -17,7 +17,10 @@ def frame(value):
     body = value if isinstance(value, bytes) else json.dumps(value).encode()
     return struct.pack('<I', len(body)) + body
 ";
-    daemon.run(small(&format!("{head}{body}")))
+    daemon.run(ExecutionSpec {
+        limits: timeout(20_000 * u64::from(slow())),
+        ..small(&format!("{head}{body}"))
+    })
 }
 
 #[test]

@@ -7,8 +7,8 @@ use brig_proto::v1::execution_event::Event;
 use brig_proto::v1::{
     ExecutionSpec, ExecutionStatus as Status, ExecutionsGetRequest, ExecutionsListRequest, Limits, NoticeKind,
 };
-use brig_tests::spec::{command, input, sh, small, span};
-use brig_tests::{Outcome, daemon};
+use brig_tests::spec::{code, command, input, patient, sh, small, span};
+use brig_tests::{Outcome, daemon, slow};
 use serde_json::json;
 use tonic::Code as Answer;
 
@@ -216,20 +216,30 @@ fn all_that_is_wrong_is_named_at_once() {
 #[test]
 fn what_is_not_built_is_refused_and_never_passed_over() {
     let daemon = daemon!();
+    let asked = brig_proto::v1::ExecutionsApproveRequest::default();
+    let call = daemon.wait(daemon.client().approve(asked)).unwrap_err();
+    assert_eq!(call.code(), Answer::Unimplemented);
+}
+
+#[test]
+fn code_has_no_input_that_comes_later() {
+    let daemon = daemon!();
     let open = daemon.refused(ExecutionSpec {
         stdin_open: true,
-        ..sh("true")
+        ..code("print(1)")
     });
-    assert_eq!(open.fields, ["stdin_open"]);
-    let input = brig_proto::v1::ExecutionsCloseInputRequest::default();
-    let call = daemon.wait(daemon.client().close_input(input)).unwrap_err();
-    assert_eq!(call.code(), Answer::Unimplemented);
+    assert_eq!(
+        (open.fields, open.reason.as_str()),
+        (vec!["stdin_open".to_owned()], "NOT_APPLICABLE")
+    );
 }
 
 #[test]
 fn more_runs_than_places_wait_and_are_told_so() {
     let daemon = daemon!();
-    let lives: Vec<_> = (0..20).map(|_| daemon.begin(sh("sleep 0.3; echo done"))).collect();
+    // The first ones run until the last ones have come.
+    let script = format!("sleep {}; echo done", 0.3 * f64::from(slow()));
+    let lives: Vec<_> = (0..20).map(|_| daemon.begin(patient(sh(&script)))).collect();
     let outcomes: Vec<Outcome> = lives.into_iter().map(brig_tests::Live::finish).collect();
     assert!(outcomes.iter().all(|outcome| outcome.stdout() == "done\n"));
     let waited = outcomes.iter().filter(|outcome| {

@@ -5,8 +5,8 @@ use std::time::Duration;
 use brig_proto::v1::{
     ArtifactChange, CauseKind, ExecutionStatus, SessionCloseReason, SessionState, SessionsCreateRequest,
 };
-use brig_tests::daemon;
 use brig_tests::spec::{code, command, input, span};
+use brig_tests::{daemon, slow};
 
 use super::{Kept, named};
 use brig_proto::v1::ExecutionSpec;
@@ -72,11 +72,11 @@ fn a_session_that_nobody_uses_is_closed_and_one_that_is_used_is_not() {
     let daemon = daemon!();
     let kept = Kept { daemon: &daemon };
     let idle = |id: &str| SessionsCreateRequest {
-        idle_timeout: Some(span(Duration::from_millis(500))),
+        idle_timeout: Some(span(Duration::from_millis(500) * slow())),
         ..named(id)
     };
     kept.create(idle("used"));
-    let running = kept.begin("used", "running", command(&["sleep", "2"]));
+    let running = kept.begin("used", "running", command(&["sleep", &(2 * slow()).to_string()]));
     kept.create(idle("idle"));
     assert_eq!(kept.closed("idle").close_reason(), SessionCloseReason::Idle);
     running.live.finish().expect_success();
@@ -88,10 +88,10 @@ fn a_session_that_is_too_old_ends_with_what_runs_in_it() {
     let daemon = daemon!();
     let kept = Kept { daemon: &daemon };
     kept.create(SessionsCreateRequest {
-        max_age: Some(span(Duration::from_secs(2))),
+        max_age: Some(span(Duration::from_secs(2) * slow())),
         ..named("mine")
     });
-    let outcome = kept.execute("mine", "running", command(&["sh", "-c", "echo here; exec sleep 60"]));
+    let outcome = kept.execute("mine", "running", command(&["sh", "-c", "echo here; exec sleep 600"]));
     assert_eq!(outcome.end(), (ExecutionStatus::Timeout, Some(CauseKind::SessionAge)));
     assert_eq!(outcome.stdout(), "here\n");
     assert_eq!(kept.closed("mine").close_reason(), SessionCloseReason::Expired);

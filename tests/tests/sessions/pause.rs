@@ -49,7 +49,7 @@ impl Kept<'_> {
             if session.state() == state {
                 Ok(())
             } else {
-                Err(Box::new(session))
+                Err(session.state())
             }
         });
     }

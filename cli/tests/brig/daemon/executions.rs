@@ -38,7 +38,7 @@ impl Scripted {
                 (sequence, step)
             }
             Step::Send(_) => (sequence, step),
-            Step::AwaitCancel | Step::Hang => (sequence + 1, step),
+            Step::AwaitCancel | Step::AwaitInput | Step::Hang => (sequence + 1, step),
         });
         numbered.collect()
     }
@@ -79,7 +79,7 @@ impl Scripted {
             self.cut_at(cut, sent, sender).await?;
             let event = match step {
                 Step::Send(event) => *event,
-                Step::AwaitCancel => {
+                Step::AwaitCancel | Step::AwaitInput => {
                     self.cancelled.subscribe().wait_for(|cancelled| *cancelled).await.ok()?;
                     continue;
                 }
@@ -227,16 +227,33 @@ impl Executions for Scripted {
 
     async fn input(
         &self,
-        _: Request<Streaming<ExecutionsInputRequest>>,
+        request: Request<Streaming<ExecutionsInputRequest>>,
     ) -> Result<Response<ExecutionsInputResponse>, Status> {
-        Err(unused())
+        let mut pieces = request.into_inner();
+        let mut total_bytes = 0;
+        while let Some(piece) = pieces.message().await? {
+            let mut asked = self.asked();
+            asked.offsets.push(piece.offset);
+            if asked.offsets.len() <= self.script.lost_inputs {
+                return Err(Status::unavailable("the connection broke"));
+            }
+            let known = piece
+                .offset
+                .map_or(asked.input.len(), |offset| usize::try_from(offset).unwrap());
+            asked.input.truncate(known);
+            asked.input.extend_from_slice(&piece.data);
+            total_bytes = asked.input.len() as u64;
+        }
+        Ok(Response::new(ExecutionsInputResponse { total_bytes }))
     }
 
     async fn close_input(
         &self,
-        _: Request<ExecutionsCloseInputRequest>,
+        request: Request<ExecutionsCloseInputRequest>,
     ) -> Result<Response<ExecutionsCloseInputResponse>, Status> {
-        Err(unused())
+        self.note(|asked| asked.closed_inputs.push(request.into_inner().execution_id))?;
+        self.cancelled.send_replace(true);
+        Ok(Response::new(ExecutionsCloseInputResponse {}))
     }
 
     async fn resize(&self, _: Request<ExecutionsResizeRequest>) -> Result<Response<ExecutionsResizeResponse>, Status> {

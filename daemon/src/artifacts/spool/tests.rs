@@ -3,7 +3,7 @@ use super::*;
 async fn stored(spool: &Spool, parts: &[&[u8]]) -> Stored {
     let mut file = spool.create(1 << 20).await.unwrap();
     for part in parts {
-        file.write(part.to_vec()).await.unwrap();
+        file.write(part.to_vec().into()).await.unwrap();
     }
     file.finish().unwrap()
 }
@@ -50,11 +50,11 @@ async fn a_file_larger_than_allowed_is_refused_to_the_byte() {
     let directory = tempfile::tempdir().unwrap();
     let spool = Spool::new(directory.path(), 10 << 20, 8);
     let mut file = spool.create(4).await.unwrap();
-    file.write(b"1234".to_vec()).await.unwrap();
-    let error = file.write(b"5".to_vec()).await.unwrap_err();
+    file.write(Bytes::from_static(b"1234")).await.unwrap();
+    let error = file.write(Bytes::from_static(b"5")).await.unwrap_err();
     assert_eq!(error.to_string(), "artifact larger than 4 bytes");
     assert!(matches!(
-        file.write(Vec::new()).await,
+        file.write(Bytes::new()).await,
         Err(SpoolError::Interrupted { .. })
     ));
     assert_eq!(spool.used_bytes(), 0);
@@ -66,9 +66,9 @@ async fn the_room_of_all_files_is_bounded_and_given_back() {
     let spool = Spool::new(directory.path(), 10, 8);
     let first = stored(&spool, &[b"123456"]).await;
     let mut second = spool.create(100).await.unwrap();
-    second.write(b"7890".to_vec()).await.unwrap();
+    second.write(Bytes::from_static(b"7890")).await.unwrap();
     assert!(matches!(
-        second.write(b"1".to_vec()).await,
+        second.write(Bytes::from_static(b"1")).await,
         Err(SpoolError::Full { max_bytes: 10, .. })
     ));
     assert_eq!(spool.used_bytes(), 6);

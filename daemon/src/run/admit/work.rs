@@ -1,15 +1,19 @@
 //! Checking what is run: code, or a command.
 
+use brig_jailer::api::Terminal;
 use brig_jailer::plan::HOME;
 use brig_jailer::policy::Policy;
 use brig_proto::sizes;
 use brig_proto::v1::execution_spec::Work as SpecWork;
-use brig_proto::v1::{Code, Command, ExecutionSpec, Reason};
+use brig_proto::v1::{Code, Command, ExecutionSpec, Reason, TerminalSize};
 
 use super::{Image, Work, or, short};
 use crate::run::context::Language;
 use crate::run::fields::Fields;
 use crate::status::Problem;
+
+/// The most columns, and rows, of a terminal.
+const SIDE_MAX: u16 = 1000;
 
 pub(super) fn check_work(
     spec: &mut ExecutionSpec,
@@ -105,6 +109,41 @@ fn check_command(command: &Command, fields: &mut Fields) -> Option<Work> {
     Some(Work::Command { argv, directory })
 }
 
+/// Checks how a program is talked to: code has neither a terminal nor input that comes later.
+pub(super) fn check_terminal(spec: &ExecutionSpec, fields: &mut Fields) -> Option<Terminal> {
+    match &spec.work {
+        Some(SpecWork::Command(command)) => {
+            let size = command.terminal.as_ref()?;
+            check_size("command.terminal", size, fields)
+        }
+        _ => {
+            if spec.stdin_open {
+                let message = "is for commands; give code all of it in stdin";
+                fields.wrong("stdin_open", Reason::NotApplicable, message);
+            }
+            None
+        }
+    }
+}
+
+/// Checks the size of a terminal; a side that was not told has its default.
+pub fn check_size(field: &str, size: &TerminalSize, fields: &mut Fields) -> Option<Terminal> {
+    let mut side = |name: &str, asked: u32, default: u16| match u16::try_from(asked) {
+        Ok(0) => Some(default),
+        Ok(side) if side <= SIDE_MAX => Some(side),
+        _ => {
+            let message = format!("{asked} is too large: at most {SIDE_MAX} is accepted");
+            fields.wrong(&format!("{field}.{name}"), Reason::TooLarge, message);
+            None
+        }
+    };
+    let (columns, rows) = (side("columns", size.columns, 80), side("rows", size.rows, 24));
+    Some(Terminal {
+        columns: columns?,
+        rows: rows?,
+    })
+}
+
 fn check_arguments(field: &str, arguments: &[impl AsRef<[u8]>], fields: &mut Fields) {
     fields.at_most(field, arguments.len(), sizes::ARGUMENTS_MAX);
     if arguments.iter().map(|argument| argument.as_ref().len()).sum::<usize>() > sizes::ARGUMENT_BYTES_MAX {
@@ -197,6 +236,40 @@ mod tests {
         assert_eq!(wrong(command(&["x"; 1025])), one("command.argv", Reason::TooLarge));
         let long = "x".repeat(128 * 1024);
         assert_eq!(wrong(command(&["x", &long])), one("command.argv", Reason::TooLarge));
+    }
+
+    #[test]
+    fn a_terminal_has_a_size_and_code_has_none() {
+        let check = |spec: &ExecutionSpec| {
+            let mut fields = Fields::default();
+            let terminal = check_terminal(spec, &mut fields);
+            let problem = fields.done().err().map(|problem| problem.field().to_owned());
+            (terminal.map(|terminal| (terminal.columns, terminal.rows)), problem)
+        };
+        let sized = |columns: u32, rows: u32| ExecutionSpec {
+            work: Some(SpecWork::Command(Command {
+                terminal: Some(TerminalSize { columns, rows }),
+                ..Command::default()
+            })),
+            stdin_open: true,
+            ..ExecutionSpec::default()
+        };
+        assert_eq!(check(&sized(0, 0)), (Some((80, 24)), None));
+        assert_eq!(check(&sized(1000, 1)), (Some((1000, 1)), None));
+        assert_eq!(
+            check(&sized(80, 1001)),
+            (None, Some("command.terminal.rows".to_owned()))
+        );
+        assert_eq!(
+            check(&sized(70_000, 24)),
+            (None, Some("command.terminal.columns".to_owned()))
+        );
+        let open = ExecutionSpec {
+            work: Some(code(|_| {})),
+            stdin_open: true,
+            ..ExecutionSpec::default()
+        };
+        assert_eq!(check(&open), (None, Some("stdin_open".to_owned())));
     }
 
     #[test]

@@ -88,6 +88,17 @@ fn a_timeout_names_its_limit_and_what_was_used() {
 }
 
 #[test]
+fn who_ran_into_the_timeout_used_no_less_than_it() {
+    // brigd was told of the start later than it was.
+    let told_late = Facts {
+        duration_ms: 29_960,
+        ..told(Exit::Signal(9), Some(JailCause::WallTime))
+    };
+    let cause = conclude(&told_late).cause.unwrap();
+    assert_eq!((cause.limit, cause.used), (Some(30_000), Some(30_000)));
+}
+
+#[test]
 fn a_kill_for_memory_is_told_from_every_other_kill_nine() {
     assert_eq!(
         short(&told(Exit::Signal(9), None)),

@@ -27,6 +27,7 @@ impl Files {
     fn kept(&self) -> Kept {
         let [stdout, stderr, frames, journal] = self.0.each_ref().map(|file| file.try_clone().unwrap().into());
         Kept {
+            stdin: None,
             stdout: Some(stdout),
             stderr: Some(stderr),
             frames: Some(frames),
@@ -138,7 +139,7 @@ async fn bytes_of_artifacts_come_only_to_who_wants_them() {
     let log = log();
     let spool = Spool::new(&std::env::temp_dir(), 1024 * 1024, 8);
     let mut file = spool.create(1024 * 1024).await.unwrap();
-    file.write(vec![7; 300 * 1024]).await.unwrap();
+    file.write(vec![7; 300 * 1024].into()).await.unwrap();
     let artifact = Artifact {
         artifact_id: "a1".to_owned(),
         ..Artifact::default()
@@ -177,7 +178,7 @@ async fn a_restored_log_says_the_same_under_the_same_numbers() {
     let (execution, session) = ids();
     let log = Arc::new(Log::new(execution, session, Output::new(10)));
     log.notice(NoticeKind::LimitClamped, "before the program was there");
-    log.keep(files.kept(), b"given", b"asked", Vec::new()).unwrap();
+    log.keep(files.kept(), b"asked", Vec::new()).unwrap();
     log.started(ExecutionStarted { pid: 7, start: 1 }, SystemTime::now());
     record(&log, Stream::Stdout, b"out");
     record(&log, Stream::Stderr, b"err");
@@ -222,7 +223,7 @@ async fn a_restored_log_says_the_same_under_the_same_numbers() {
 async fn what_left_the_pipes_and_was_told_to_nobody_is_told_by_the_next() {
     let files = Files::new();
     let log = log();
-    log.keep(files.kept(), b"", b"", Vec::new()).unwrap();
+    log.keep(files.kept(), b"", Vec::new()).unwrap();
     record(&log, Stream::Stdout, b"told");
     write(&log.output, Stream::Stdout, &[b'x'; 100_000][..900]);
     write(&log.output, Stream::Stderr, b"untold");
@@ -249,7 +250,7 @@ async fn what_was_dropped_is_known_to_the_next_and_told_once() {
     let files = Files::new();
     let (execution, session) = ids();
     let log = Log::new(execution, session, Output::new(4));
-    log.keep(files.kept(), b"", b"", Vec::new()).unwrap();
+    log.keep(files.kept(), b"", Vec::new()).unwrap();
     write(&log.output, Stream::Stdout, b"123456");
     log.dropped([2, 0, 9]);
     let first = files.restore(4);
@@ -269,7 +270,7 @@ async fn what_was_dropped_is_known_to_the_next_and_told_once() {
 async fn after_the_seal_nothing_of_the_output_is_told_by_anybody() {
     let files = Files::new();
     let log = log();
-    log.keep(files.kept(), b"", b"", Vec::new()).unwrap();
+    log.keep(files.kept(), b"", Vec::new()).unwrap();
     write(&log.output, Stream::Stdout, b"whole");
     log.seal();
     let before = present(&log).await;
@@ -290,7 +291,7 @@ async fn after_the_seal_nothing_of_the_output_is_told_by_anybody() {
 async fn a_journal_that_can_not_be_written_fails_the_execution() {
     let files = Files::new();
     let log = log();
-    log.keep(files.kept(), b"", b"", Vec::new()).unwrap();
+    log.keep(files.kept(), b"", Vec::new()).unwrap();
     {
         let mut state = log.lock();
         let read_only = File::open("/dev/null").unwrap();

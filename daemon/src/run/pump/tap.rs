@@ -1,4 +1,4 @@
-//! One pipe that is read into its memory file.
+//! One pipe, or what comes out of a terminal, that is read into its memory file.
 
 use std::fs::File;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -9,6 +9,7 @@ use rustix::io::Errno;
 use rustix::pipe::{SpliceFlags, splice};
 
 use super::Fault;
+use super::terminal::Screen;
 
 /// The most that one call takes, in bytes.
 const CALL: usize = 64 * 1024;
@@ -16,7 +17,7 @@ const CALL: usize = 64 * 1024;
 /// A pipe, and the file that what comes out of it is kept in.
 #[derive(Debug)]
 pub(super) struct Tap {
-    pipe: OwnedFd,
+    source: Source,
     file: Arc<File>,
     /// Where the next byte goes: the size of the file.
     at: u64,
@@ -24,6 +25,12 @@ pub(super) struct Tap {
     cap: u64,
     /// For bytes that are dropped.
     scratch: Vec<u8>,
+}
+
+#[derive(Debug)]
+enum Source {
+    Pipe(OwnedFd),
+    Screen(Screen),
 }
 
 /// What the next call will find.
@@ -50,17 +57,43 @@ impl Tap {
         // Changes a flag of our end, and takes no lock of the pipe.
         let flags = fcntl_getfl(&pipe).map_err(Fault::of("fcntl"))?;
         fcntl_setfl(&pipe, flags | OFlags::NONBLOCK).map_err(Fault::of("fcntl"))?;
-        Ok(Self {
-            pipe,
+        Ok(Self::of(Source::Pipe(pipe), file, at, cap))
+    }
+
+    /// One of a terminal.
+    pub(super) fn screen(screen: Screen, file: Arc<File>, at: u64, cap: u64) -> Self {
+        Self::of(Source::Screen(screen), file, at, cap)
+    }
+
+    fn of(source: Source, file: Arc<File>, at: u64, cap: u64) -> Self {
+        Self {
+            source,
             file,
             at,
             cap,
             scratch: Vec::new(),
-        })
+        }
     }
 
+    /// What can be read when there is something to take.
+    pub(super) fn ready(&self) -> BorrowedFd<'_> {
+        match &self.source {
+            Source::Pipe(pipe) => pipe.as_fd(),
+            Source::Screen(screen) => screen.terminal(),
+        }
+    }
+
+    /// Whether nothing more is kept as it is now.
+    pub(super) fn is_full(&self) -> bool {
+        self.at >= self.cap
+    }
+
+    /// What bytes are taken from.
     pub(super) fn pipe(&self) -> BorrowedFd<'_> {
-        self.pipe.as_fd()
+        match &self.source {
+            Source::Pipe(pipe) => pipe.as_fd(),
+            Source::Screen(screen) => screen.pipe(),
+        }
     }
 
     pub(super) fn file(&self) -> &File {
@@ -94,6 +127,18 @@ impl Tap {
 
     /// The same, of no more than so many bytes.
     pub(super) fn take_at_most(&mut self, most: usize) -> Result<Taken, Fault> {
+        let was_last = match &self.source {
+            Source::Pipe(_) => false,
+            Source::Screen(screen) => screen.draw().map_err(Fault::of("splice"))?,
+        };
+        let mut taken = self.take_out(most)?;
+        if was_last && taken.flow == Flow::Empty {
+            taken.flow = Flow::End;
+        }
+        Ok(taken)
+    }
+
+    fn take_out(&mut self, most: usize) -> Result<Taken, Fault> {
         let room = usize::try_from(self.cap.saturating_sub(self.at)).unwrap_or(usize::MAX);
         if room == 0 {
             return self.drop_some(most.min(CALL));
@@ -101,7 +146,7 @@ impl Tap {
         let mut offset = self.at;
         let flags = SpliceFlags::NONBLOCK | SpliceFlags::MOVE;
         let len = room.min(CALL).min(most);
-        let moved = splice(&self.pipe, None, &*self.file, Some(&mut offset), len, flags);
+        let moved = splice(self.pipe(), None, &*self.file, Some(&mut offset), len, flags);
         let (bytes, flow) = flow(moved, "splice")?;
         self.at += bytes;
         Ok(Taken {
@@ -112,8 +157,10 @@ impl Tap {
     }
 
     fn drop_some(&mut self, most: usize) -> Result<Taken, Fault> {
-        self.scratch.resize(most, 0);
-        let (bytes, flow) = flow(rustix::io::read(&self.pipe, &mut self.scratch), "read")?;
+        let mut scratch = std::mem::take(&mut self.scratch);
+        scratch.resize(most, 0);
+        let (bytes, flow) = flow(rustix::io::read(self.pipe(), &mut scratch), "read")?;
+        self.scratch = scratch;
         Ok(Taken {
             kept: 0,
             dropped: bytes,

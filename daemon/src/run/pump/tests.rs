@@ -14,11 +14,16 @@ use super::*;
 use crate::output::testing::memory_file;
 use crate::output::{CHUNK_MAX, Count, Output};
 use crate::run::journal::Kept;
+use crate::run::stdin::Stdin;
+use crate::run::stdin::testing::input_file;
 
 use Stream::{Stderr, Stdout};
 
+mod input;
 mod line;
 mod restart;
+mod terminal;
+mod window;
 
 /// How long anything may take on a busy machine.
 pub(super) const PATIENCE: Duration = Duration::from_secs(120);
@@ -33,12 +38,21 @@ pub(super) struct Guest {
     pub request: Option<File>,
 }
 
-/// The files of an execution, as brig-jailer holds them.
-pub(super) struct Files([File; 4]);
+/// The files of an execution, as brig-jailer holds them; the last one is that of stdin.
+pub(super) struct Files([File; 5]);
 
 impl Files {
     pub(super) fn new() -> Self {
-        Self(std::array::from_fn(|_| memory_file()))
+        Self(std::array::from_fn(|place| {
+            if place == 4 { input_file() } else { memory_file() }
+        }))
+    }
+
+    /// Takes what stdin is given.
+    pub(super) fn input(&self, given: &[u8], is_open: bool) -> Arc<Stdin> {
+        let stdin = Stdin::new(is_open);
+        stdin.begin(self.0[4].try_clone().unwrap().into(), given).unwrap();
+        Arc::new(stdin)
     }
 
     pub(super) fn fds(&self) -> Vec<OwnedFd> {
@@ -49,6 +63,7 @@ impl Files {
         let mut fds = self.fds().into_iter();
         let mut next = || fds.next().unwrap();
         Kept {
+            stdin: None,
             stdout: Some(next()),
             stderr: Some(next()),
             frames: Some(next()),
@@ -91,6 +106,7 @@ pub(super) fn pipes() -> (Guest, Pipes) {
         stderr: Some(stderr_out),
         request: Some(request_in),
         frames: Some(frames_out),
+        ..Pipes::default()
     };
     (guest, pipes)
 }
@@ -106,8 +122,9 @@ struct Running {
 
 fn start_with(cap: u64, stdin: &[u8], request: &[u8]) -> Running {
     let (log, pumps, files) = (new_log(cap), Arc::<Pumps>::default(), Files::new());
-    log.keep(files.kept(), stdin, request, Vec::new()).unwrap();
-    let (guest, pipes) = pipes();
+    log.keep(files.kept(), request, Vec::new()).unwrap();
+    let (guest, mut pipes) = pipes();
+    pipes.input = Some(files.input(stdin, false));
     let handle = pumps.start(&log, &policy(), pipes, PATIENCE).unwrap();
     Running {
         guest,
@@ -390,8 +407,9 @@ async fn what_is_given_arrives_whole_though_pipes_hold_less_and_then_the_end_is_
 async fn nobody_has_to_read_what_is_given() {
     let (log, pumps, files) = (new_log(10), Arc::<Pumps>::default(), Files::new());
     let bytes = vec![7; 1 << 20];
-    log.keep(files.kept(), &bytes, &bytes, Vec::new()).unwrap();
-    let (mut guest, pipes) = pipes();
+    log.keep(files.kept(), &bytes, Vec::new()).unwrap();
+    let (mut guest, mut pipes) = pipes();
+    pipes.input = Some(files.input(&bytes, false));
     let mut handle = pumps.start(&log, &policy(), pipes, Duration::from_millis(50)).unwrap();
     // The request is given up in time, and the pipe closed; stdin may take as long as the program.
     let told = tokio::time::timeout(PATIENCE, handle.inputs.recv()).await.unwrap();
@@ -523,7 +541,7 @@ async fn what_can_not_be_kept_is_a_fault() {
     let (log, pumps, files) = (new_log(100), Arc::<Pumps>::default(), Files::new());
     let mut kept = files.kept();
     kept.stdout = Some(File::open("/proc/self/status").unwrap().into());
-    log.keep(kept, b"", b"", Vec::new()).unwrap();
+    log.keep(kept, b"", Vec::new()).unwrap();
     let (mut guest, pipes) = pipes();
     let handle = pumps.start(&log, &policy(), pipes, PATIENCE).unwrap();
     // The pump may be gone already.
@@ -583,7 +601,7 @@ impl Lock {
 
 fn start_on(pumps: &Arc<Pumps>, stdout: OwnedFd) -> (Arc<Log>, Handle) {
     let (log, files) = (new_log(1 << 20), Files::new());
-    log.keep(files.kept(), b"", b"", Vec::new()).unwrap();
+    log.keep(files.kept(), b"", Vec::new()).unwrap();
     let stdout = Some(stdout);
     let pipes = Pipes {
         stdout,

@@ -118,6 +118,9 @@ impl Pumps {
             call: "journal",
             source: std::io::ErrorKind::NotFound.into(),
         })?;
+        for waker in pipes.wakers().into_iter().chain([log.output().waker()]) {
+            waker.aim(wake.try_clone().map_err(|source| Fault { call: "fcntl", source })?);
+        }
         let (pump, inputs) = Pump::new(Arc::clone(log), Arc::clone(policy), pipes, &past, patience)?;
         let (orders, finish) = self.spawn(wake, Some(Arc::clone(log)), pump)?;
         Ok(Handle {

@@ -16,7 +16,7 @@ async fn end(registry: &Registry, spool: &Spool, id: &str, sizes: &[usize]) {
     assert!(matches!(registry.enter(&execution), Ok(Entered::New)));
     for size in sizes {
         let mut file = spool.create(1000).await.unwrap();
-        file.write(vec![1; *size]).await.unwrap();
+        file.write(vec![1; *size].into()).await.unwrap();
         let file = Arc::new(file.finish().unwrap());
         execution.log.artifact(Artifact::default(), Some(file));
     }

@@ -42,6 +42,12 @@ impl Helper {
                     truncated: None,
                 },
                 Request::Now => Response::Now(files::Time::default()),
+                // It has one conversation only.
+                Request::Open(_) => Response::Failed(files::Failure {
+                    op: files::Op::Begin,
+                    errno: 87,
+                    path: Vec::new(),
+                }),
                 _ => Response::Collected(Collected::default()),
             };
             if socket.write_all(&files::encode(&response).unwrap()).is_err() {

@@ -283,6 +283,7 @@ impl StandIn {
         let streams = Streams {
             terminal: false,
             stdin: spawn.stdin,
+            input: spawn.stdin,
             stdout: true,
             stderr: !is_kernel,
             request: is_kernel,
@@ -291,7 +292,9 @@ impl StandIn {
         // The request of a kernel goes in by its stdin and the frames come out by its stderr.
         let (first, second) = (child.stdin.take().map(OwnedFd::from), child.stdout.take().unwrap());
         let third = OwnedFd::from(child.stderr.take().unwrap());
-        let files = (0..3).map(|_| rustix::fs::memfd_create("kept", rustix::fs::MemfdFlags::CLOEXEC).unwrap());
+        let flags = rustix::fs::MemfdFlags::CLOEXEC | rustix::fs::MemfdFlags::ALLOW_SEALING;
+        let count = 3 + usize::from(spawn.stdin);
+        let files = (0..count).map(|_| rustix::fs::memfd_create("kept", flags).unwrap());
         let (stdin, request) = if is_kernel { (None, first) } else { (first, None) };
         let program = Program {
             group: Pid::from_raw(i32::try_from(pid).unwrap()),

@@ -28,7 +28,7 @@ impl Store {
     /// Begins it for a new process; `outline` is what [`Kept::outline`] gives the next brigd.
     pub(in crate::run) fn begin(kept: Kept, outline: Vec<u8>) -> Result<Self, JournalError> {
         let journal = Arc::new(File::from(kept.journal));
-        let journal = Journal::begin(journal, &[], 0, &[Record::Outline(outline)])?;
+        let journal = Journal::begin(journal, 0, &[Record::Outline(outline)])?;
         Self::new([kept.stdout, kept.stderr], kept.frames, journal, [0; 2])
     }
 
@@ -101,6 +101,7 @@ impl Store {
         self.journal.count(&Counts {
             dropped: [stdout, stderr, 0],
             last: 0,
+            gone: 0,
         })
     }
 }

@@ -37,26 +37,31 @@ async fn be_brigd(socket: OwnedFd) {
     let files = fds.split_off(5);
     let mut fds = fds.into_iter();
     let mut next = || fds.next();
-    let pipes = Pipes {
+    let mut pipes = Pipes {
         stdin: next(),
         stdout: next(),
         stderr: next(),
         request: next(),
         frames: next(),
+        ..Pipes::default()
     };
-    let [stdout, stderr, frames, journal] = files.try_into().unwrap();
+    let [stdout, stderr, frames, journal, input] = files.try_into().unwrap();
     let kept = Kept {
+        stdin: None,
         stdout: Some(stdout),
         stderr: Some(stderr),
         frames: Some(frames),
         journal,
     };
+    let stdin = Stdin::new(false);
     let log = if first {
         let log = new_log(CAP);
-        log.keep(kept, &given(), b"request", Vec::new()).unwrap();
+        stdin.begin(input, &given()).unwrap();
+        log.keep(kept, b"request", Vec::new()).unwrap();
         log
     } else {
         let id = Id::parse("e1").unwrap();
+        stdin.restore(input);
         Arc::new(Log::restore(id.clone(), id, Output::new(CAP), kept).unwrap())
     };
     let follower = tokio::spawn({
@@ -75,6 +80,7 @@ async fn be_brigd(socket: OwnedFd) {
     if log.is_finished() {
         return follower.await.unwrap();
     }
+    pipes.input = Some(Arc::new(stdin));
     let pumps = Arc::<Pumps>::default();
     let mut handle = pumps.start(&log, &policy(), pipes, PATIENCE).unwrap();
     // Until the pump has ended by itself.
@@ -118,6 +124,7 @@ fn kill_again_and_again() {
         stderr,
         request,
         frames,
+        ..
     } = pipes;
     // What the jailer holds.
     let mut held: Vec<OwnedFd> = [stdin, stdout, stderr, request, frames].into_iter().flatten().collect();

@@ -1,0 +1,115 @@
+//! Fresh sessions: code runs in a sandbox that is made for it and gone afterwards.
+
+use std::sync::{Arc, Mutex, PoisonError};
+
+use crate::Turns;
+use crate::ours::Ours;
+use crate::peers::{self, Peer, Place, Rootfs};
+use crate::samples::{Measurement, Unit, millis};
+use crate::times::{Times, timed};
+
+/// What is run, and what it writes.
+const WORKS: [Work; 2] = [
+    Work {
+        name: "print(1)",
+        source: "print(1)",
+        expected: "1\n",
+    },
+    Work {
+        name: "pandas",
+        source: "import pandas, numpy\nprint(pandas.DataFrame({'a': numpy.arange(10)}).a.sum())",
+        expected: "45\n",
+    },
+];
+const MOMENTS: [&str; 3] = ["to first output", "finished", "torn down"];
+
+#[derive(Debug, Clone, Copy)]
+struct Work {
+    name: &'static str,
+    source: &'static str,
+    expected: &'static str,
+}
+
+/// Brig and its peers, in turns.
+pub(crate) struct Fresh<'o> {
+    ours: &'o Ours,
+    place: Place,
+    peers: Vec<Arc<Mutex<Box<dyn Peer>>>>,
+    /// By work and moment.
+    measured: Vec<[Measurement; 3]>,
+}
+
+impl<'o> Fresh<'o> {
+    /// Finds the peers, and tries each; those that can't run here are left out.
+    pub(crate) fn new(
+        ours: &'o Ours,
+        place: Place,
+        rootfs: &Rootfs,
+        left_out: &mut Vec<String>,
+    ) -> anyhow::Result<Self> {
+        let (found, missing) = peers::find(rootfs);
+        left_out.extend(missing);
+        let mut fresh = Self {
+            ours,
+            place,
+            peers: Vec::new(),
+            measured: WORKS.iter().map(measurements).collect(),
+        };
+        for peer in found {
+            let name = peer.name();
+            let peer = Arc::new(Mutex::new(peer));
+            match WORKS.iter().try_for_each(|work| fresh.ask(&peer, *work).map(drop)) {
+                Ok(()) => fresh.peers.push(peer),
+                Err(error) => left_out.push(format!("{name}: {error:#}")),
+            }
+        }
+        for work in WORKS {
+            ours.fresh(work.source, work.expected)?;
+        }
+        Ok(fresh)
+    }
+
+    fn ask(&self, peer: &Arc<Mutex<Box<dyn Peer>>>, work: Work) -> anyhow::Result<(String, Times)> {
+        let peer = Arc::clone(peer);
+        self.place.run(move || {
+            let mut peer = peer.lock().unwrap_or_else(PoisonError::into_inner);
+            let command = peer.command(work.source)?;
+            Ok((peer.name(), timed(command, work.expected)?))
+        })?
+    }
+}
+
+impl Turns for Fresh<'_> {
+    fn round(&mut self, round: usize) -> anyhow::Result<()> {
+        let all = self.peers.len() + 1;
+        for (number, work) in WORKS.into_iter().enumerate() {
+            for turn in 0..all {
+                // Everybody follows everybody: what one leaves to be done meets another each time.
+                let who = (round + turn) % all;
+                let (name, times) = match self.peers.get(who) {
+                    Some(peer) => self.ask(peer, work)?,
+                    None => (String::new(), self.ours.fresh(work.source, work.expected)?),
+                };
+                let spans = [times.first_output, times.finished, times.torn_down];
+                for (measurement, span) in self.measured[number].iter_mut().zip(spans) {
+                    match who < self.peers.len() {
+                        true => measurement.peer(&name, millis(span)),
+                        false => measurement.ours.push(millis(span)),
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn measurements(self: Box<Self>) -> Vec<Measurement> {
+        self.measured.into_iter().flatten().collect()
+    }
+}
+
+fn measurements(work: &Work) -> [Measurement; 3] {
+    MOMENTS.map(|moment| {
+        let name = format!("fresh session, {}, {moment}", work.name);
+        Measurement::new(name, Unit::Milliseconds)
+    })
+}
