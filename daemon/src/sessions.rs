@@ -127,7 +127,7 @@ impl Sessions for SessionsService {
         let principal = with_role(&request, Role::Runner)?;
         let asked = request.into_inner();
         let session = self.0.registry.session(&principal, &asked.session_id)?;
-        pause::pause(&self.0, &session, &asked.request_id, &asked, true).await?;
+        pause::pause(&self.0, &principal.tenant, &session, &asked.request_id, &asked, true).await?;
         Ok(Response::new(v1::SessionsPauseResponse {
             session: Some(session.show()),
         }))
@@ -140,7 +140,7 @@ impl Sessions for SessionsService {
         let principal = with_role(&request, Role::Runner)?;
         let asked = request.into_inner();
         let session = self.0.registry.session(&principal, &asked.session_id)?;
-        pause::pause(&self.0, &session, &asked.request_id, &asked, false).await?;
+        pause::pause(&self.0, &principal.tenant, &session, &asked.request_id, &asked, false).await?;
         Ok(Response::new(v1::SessionsResumeResponse {
             session: Some(session.show()),
         }))
