@@ -376,6 +376,7 @@ fn cancel_and_signal_are_done_once() {
             request_id: format!("signal{round}"),
             execution_id: name.clone(),
             signal: 10, // SIGUSR1
+            group: false,
         };
         let cuts = rig.random.cuts(350, 200);
         rig.proxy.cut(cuts);
