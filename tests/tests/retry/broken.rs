@@ -15,7 +15,7 @@ use brig_proto::v1::{
 };
 use brig_tests::proxy::{Cut, Proxy, Random};
 use brig_tests::spec::sh;
-use brig_tests::{Brig, Daemon, Refused, daemon, eventually, slow};
+use brig_tests::{Brig, Daemon, Refused, eventually, slow};
 use tonic::transport::{Channel, Endpoint};
 use tonic::{Code, Status, Streaming};
 
@@ -410,6 +410,16 @@ fn cancel_and_signal_are_done_once() {
     assert!(rig.proxy.cuts() > 2, "{}", rig.proxy.cuts());
 }
 
+/// Runs the command; again where its very first connection broke: it takes that for a daemon that is not there.
+fn run_command(proxy: &Proxy, arguments: &[&str]) -> Brig {
+    loop {
+        let line = Brig::command(&proxy.socket(), arguments).run();
+        if !line.stderr.starts_with("error: no daemon at ") {
+            return line;
+        }
+    }
+}
+
 #[test]
 fn the_command_mends_what_breaks() {
     let Some(mut rig) = Rig::open() else { return };
@@ -419,7 +429,7 @@ fn the_command_mends_what_breaks() {
         let cuts = rig.random.cuts(900, 4000);
         rig.proxy.cut(cuts);
         let arguments = ["exec", "--request-id", &request, SESSION, "--", "sh", "-c", &script];
-        let line = Brig::command(&rig.proxy.socket(), &arguments).run().expect(0);
+        let line = run_command(&rig.proxy, &arguments).expect(0);
         assert_eq!(line.text(), counted(), "{}", line.stderr);
         assert_eq!(rows(&rig.ledger(), "executions", &request), 1);
     }
@@ -441,7 +451,7 @@ fn the_command_mends_what_breaks() {
             "-c",
             COUNT,
         ];
-        let line = Brig::command(&rig.proxy.socket(), &arguments).run();
+        let line = run_command(&rig.proxy, &arguments);
         match line.code {
             Some(0) => assert_eq!(line.text(), counted()),
             Some(130) => assert!(counted().starts_with(&line.text()), "{}", line.text()),
@@ -454,7 +464,9 @@ fn the_command_mends_what_breaks() {
 
 #[test]
 fn a_refusal_is_for_all_who_ask_the_same_at_one_time() {
-    let daemon = daemon!();
+    let Some(daemon) = Daemon::start_configured("[limits]\nrunning = 4\n") else {
+        return;
+    };
     // As many executions as may run or wait in one session, and some more of one request.
     daemon.create(SessionsCreateRequest {
         session_id: SESSION.to_owned(),

@@ -57,7 +57,7 @@ pub struct Handle {
 #[derive(Debug)]
 pub(super) struct Orders {
     state: Mutex<State>,
-    wake: OwnedFd,
+    wake: Arc<OwnedFd>,
 }
 
 #[derive(Debug, Default)]
@@ -113,13 +113,13 @@ impl Pumps {
         pipes: Pipes,
         patience: Duration,
     ) -> Result<Handle, Fault> {
-        let wake = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).map_err(Fault::of("eventfd"))?;
+        let wake = Arc::new(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).map_err(Fault::of("eventfd"))?);
         let past = log.past().ok_or(Fault {
             call: "journal",
             source: std::io::ErrorKind::NotFound.into(),
         })?;
         for waker in pipes.wakers().into_iter().chain([log.output().waker()]) {
-            waker.aim(wake.try_clone().map_err(|source| Fault { call: "fcntl", source })?);
+            waker.aim(Arc::downgrade(&wake));
         }
         let (pump, inputs) = Pump::new(Arc::clone(log), Arc::clone(policy), pipes, &past, patience)?;
         let (orders, finish) = self.spawn(wake, Some(Arc::clone(log)), pump)?;
@@ -133,7 +133,7 @@ impl Pumps {
 
     /// Starts the thread of a context.
     pub(in crate::run) fn start_line(self: &Arc<Self>, pipes: Pipes, store: Store) -> Result<Line, Fault> {
-        let wake = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).map_err(Fault::of("eventfd"))?;
+        let wake = Arc::new(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).map_err(Fault::of("eventfd"))?);
         let (mover, desk, told) = Mover::new(pipes, store)?;
         let (orders, finish) = self.spawn(wake, None, mover)?;
         // Its way in is closed by nobody but its end.
@@ -163,7 +163,7 @@ impl Pumps {
         }
     }
 
-    fn spawn(self: &Arc<Self>, wake: OwnedFd, log: Option<Arc<Log>>, work: impl Moves) -> Result<Spawned, Fault> {
+    fn spawn(self: &Arc<Self>, wake: Arc<OwnedFd>, log: Option<Arc<Log>>, work: impl Moves) -> Result<Spawned, Fault> {
         let state = Mutex::default();
         let orders = Arc::new(Orders { state, wake });
         let (told, finish) = watch::channel(None);
@@ -230,7 +230,7 @@ impl Orders {
 
     fn wake(&self) {
         // It is full only when nobody has looked for a very long time, and then it wakes just as well.
-        let _ = rustix::io::write(&self.wake, &1_u64.to_ne_bytes());
+        let _ = rustix::io::write(&*self.wake, &1_u64.to_ne_bytes());
     }
 
     /// Until when the pump may go on, if it was told to end.
