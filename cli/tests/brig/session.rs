@@ -377,7 +377,8 @@ fn an_input_that_is_too_large_for_a_session_is_refused_with_what_is_accepted() {
     assert_eq!(code(&output), 2);
     assert_eq!(
         stderr(&output),
-        "error: input: large: is larger than 512K; accepted in a kept session: at most 512K\n"
+        "error: input: large: is larger than 512K; accepted in a kept session: at most 512K\n\
+         hint: larger ones: brig put FILE SESSION:, or brig input put FILE and --input input:ID\n"
     );
 }
 

@@ -671,10 +671,10 @@ async fn what_is_not_built_says_so_and_the_host_says_what_is() {
         return;
     };
     let channel = daemon.channel().await;
-    let mut ledger = v1::ledger_client::LedgerClient::new(channel.clone());
-    let refused = ledger.list(v1::LedgerListRequest::default()).await.unwrap_err();
+    let mut packages = v1::packages_client::PackagesClient::new(channel.clone());
+    let refused = packages.list(v1::PackagesListRequest::default()).await.unwrap_err();
     assert_eq!(refused.code(), Code::Unimplemented);
-    assert!(refused.message().starts_with("Ledger.List is not built yet"));
+    assert!(refused.message().starts_with("Packages.List is not built yet"));
     let mut host = v1::host_client::HostClient::new(channel);
     let shown = host.get(v1::HostGetRequest {}).await.unwrap().into_inner();
     assert!(shown.features.contains(&"run".to_owned()));
