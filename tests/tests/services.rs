@@ -4,8 +4,8 @@
 use std::process::Command;
 
 use brig_proto::v1::host_client::HostClient;
-use brig_proto::v1::ledger_client::LedgerClient;
-use brig_proto::v1::{HostGetRequest, LedgerListRequest};
+use brig_proto::v1::packages_client::PackagesClient;
+use brig_proto::v1::{HostGetRequest, PackagesListRequest};
 use brig_tests::host::{Places, can_run};
 use brig_tests::{Daemon, daemon};
 use tonic::Code;
@@ -78,8 +78,8 @@ fn the_host_tells_its_checks_and_what_it_is() {
 #[test]
 fn what_is_not_built_yet_says_so() {
     let daemon = daemon!();
-    let mut client = LedgerClient::new(daemon.connect());
-    let refused = daemon.wait(client.list(LedgerListRequest::default())).unwrap_err();
+    let mut client = PackagesClient::new(daemon.connect());
+    let refused = daemon.wait(client.list(PackagesListRequest::default())).unwrap_err();
     assert_eq!(refused.code(), Code::Unimplemented);
 }
 

@@ -106,7 +106,9 @@ fn the_session_of_the_readme_goes_as_it_is_told() {
     let story = shown(section.split_once("\n## ").unwrap().0);
     let told = |text: &str| story.iter().filter(|shown| shown.command.contains(text)).count();
     assert!(told("brig ") >= 10, "{story:#?}");
-    INSTEAD.iter().for_each(|(command, _)| assert_eq!(told(command), 1));
+    INSTEAD
+        .iter()
+        .for_each(|(command, _)| assert!(told(command) > 0, "{command}"));
 
     let Some(mut services) = Services::start(Setup::default()) else {
         return;

@@ -107,7 +107,7 @@ fn the_whole_document_of_a_small_run_is_as_promised() {
             "usage": {"cpu_ms": "<number>", "memory_peak_bytes": "<number>", "processes_peak": "<number>"},
             "timing": {"queued_ms": "<number>", "startup_ms": "<number>", "collect_ms": "<number>"},
             "create_time": "<time>", "end_time": "<time>",
-            "session": {"session_id": "<id>", "kept": false, "context_id": null, "has_state": false, "start": "cold",
+            "session": {"session_id": "<id>", "kept": false, "context_id": null, "has_state": false, "left": null, "start": "cold",
                 "expire_time": null},
             "policy": "data@<hash>", "template": "base@<hash>", "tenant": "default", "user": "ann",
             "labels": {"job": "nightly"},
