@@ -45,12 +45,8 @@ help:
 	@echo 'make demo        install what is needed, build, run a real analysis in a jail, show it'
 	@echo 'make test        everything that must hold: format, lints, docs, unit, kernel and black-box tests'
 	@echo 'make test-quick  the part of it for daily work, under three minutes'
-<<<<<<< HEAD
-	@echo 'make test-vm     the part of it that needs systemd, in a virtual machine'
 	@echo 'make bench       how fast that is beside other sandboxes: table, plots and report in $(TARGET)/bench'
-=======
 	@echo 'make test-vm     units and tests in a virtual machine with systemd, where make test runs a part of them'
->>>>>>> wt-vm
 	@echo 'make stage       build, and put it together in $(STAGE)'
 	@echo 'make install     put what was staged where it belongs: DESTDIR=$(DESTDIR) PREFIX=$(PREFIX)'
 	@echo 'make uninstall   remove that; images, ledger and configuration that was changed stay'
