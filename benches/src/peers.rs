@@ -115,9 +115,13 @@ fn program(name: &str) -> anyhow::Result<PathBuf> {
     found.with_context(|| format!("{name} is not installed"))
 }
 
-/// The version that a program tells.
+/// The version that a program tells. Firejail leaves mounts behind when it is asked, so each is asked where they vanish.
 fn version(program: &Path) -> anyhow::Result<String> {
-    let output = Command::new(program).arg("--version").output();
+    let output = Command::new("unshare")
+        .args(["--mount", "--propagation", "private"])
+        .arg(program)
+        .arg("--version")
+        .output();
     let output = output.with_context(|| program.display().to_string())?;
     let text = String::from_utf8_lossy(&output.stdout).into_owned();
     let words = text.split_whitespace();
