@@ -8,7 +8,7 @@
 //! log under the same numbers ([`Log::restore`]): of the events it gets all, of the files that were collected not the
 //! bytes.
 //!
-//! Of an output of which a window is kept, old entries go: those that every follower is well past ([`Log::window`]).
+//! Of an output of which a window is kept, old entries go: those that every follower is well past (`Log::window`).
 
 use std::collections::{BTreeMap, VecDeque};
 use std::fs::File;
