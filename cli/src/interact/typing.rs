@@ -21,6 +21,8 @@ const PIECES: usize = 2;
 /// Of keys there may be more, so that the detach keys are seen though the program reads nothing. Each is at most what a
 /// terminal gives at once; what comes then is lost, as in any terminal.
 const KEYS: usize = 1024;
+/// What was typed before the detach keys has so long to reach the program.
+const LAST: Duration = Duration::from_secs(1);
 /// Before what could not be given is tried again.
 const PAUSE: Duration = Duration::from_millis(100);
 
@@ -81,24 +83,24 @@ impl Typing {
     /// Gives our standard input, and its end. Returns when the detach keys were typed.
     pub(super) async fn give(&self, is_attached: bool) {
         let is_terminal = self.is_terminal;
-        let (sender, mut pieces) = mpsc::channel(if is_terminal { KEYS } else { PIECES });
+        let (sender, pieces) = mpsc::channel(if is_terminal { KEYS } else { PIECES });
         let (leave, mut left) = mpsc::channel(1);
         // A read can't be called off: the thread ends with the process.
-        std::thread::spawn(move || read(is_terminal, &sender, &leave));
-        let giving = async {
-            self.give_pieces(&mut pieces, is_attached).await;
-            // The program takes nothing more, but it can still be left.
-            pieces.close();
-            std::future::pending::<()>().await;
-        };
+        std::thread::spawn(move || read(is_terminal, sender, &leave));
+        let mut giving = std::pin::pin!(self.give_pieces(pieces, is_attached));
+        // The thread never lets go of its end.
         tokio::select! {
-            // The thread never lets go of its end.
-            _ = left.recv() => {}
-            () = giving => {}
+            _ = left.recv() => {
+                let _program_reads_nothing = tokio::time::timeout(LAST, giving).await;
+            }
+            // The program takes nothing more, but it can still be left.
+            () = &mut giving => {
+                left.recv().await;
+            }
         }
     }
 
-    async fn give_pieces(&self, pieces: &mut mpsc::Receiver<Piece>, is_attached: bool) {
+    async fn give_pieces(&self, mut pieces: mpsc::Receiver<Piece>, is_attached: bool) {
         let mut offset = 0;
         if is_attached && !self.is_terminal {
             match self.give_piece(None, Vec::new()).await {
@@ -172,16 +174,31 @@ fn refused(status: &Status) -> Given {
     }
 }
 
-/// Reads our standard input to its end.
-fn read(is_terminal: bool, pieces: &mpsc::Sender<Piece>, leave: &mpsc::Sender<()>) {
+/// Reads our standard input to its end, or to the detach keys.
+fn read(is_terminal: bool, pieces: mpsc::Sender<Piece>, leave: &mpsc::Sender<()>) {
+    if read_pieces(is_terminal, &pieces) {
+        // Its end is not that of what the program reads.
+        drop(pieces);
+        let _ = leave.try_send(());
+    } else {
+        let _ = pieces.blocking_send(Piece::End);
+    }
+    // Whoever waits for the keys to leave waits on.
+    loop {
+        std::thread::park();
+    }
+}
+
+/// Gives what is read; whether the detach keys ended it.
+fn read_pieces(is_terminal: bool, pieces: &mpsc::Sender<Piece>) -> bool {
     let mut keys = Keys::default();
     let mut buffer = vec![0; PIECE];
     loop {
         let bytes = match rustix::io::read(rustix::stdio::stdin(), &mut buffer) {
-            Ok(0) => break,
+            Ok(0) => return false,
             Ok(bytes) => &buffer[..bytes],
             Err(Errno::INTR) => continue,
-            Err(_) => break,
+            Err(_) => return false,
         };
         let Typed { bytes, leaves } = if is_terminal {
             keys.take(bytes)
@@ -191,27 +208,17 @@ fn read(is_terminal: bool, pieces: &mpsc::Sender<Piece>, leave: &mpsc::Sender<()
                 leaves: false,
             }
         };
-        if leaves {
-            let _ = leave.try_send(());
-            break;
-        }
-        if bytes.is_empty() {
-            continue;
-        }
-        let is_over = if is_terminal {
+        let is_over = if bytes.is_empty() {
+            false
+        } else if is_terminal {
             // The keys to leave may still come.
             let _ = pieces.try_send(Piece::Bytes(bytes));
             false
         } else {
             pieces.blocking_send(Piece::Bytes(bytes)).is_err()
         };
-        if is_over {
-            break;
+        if leaves || is_over {
+            return leaves;
         }
-    }
-    let _ = pieces.blocking_send(Piece::End);
-    // Whoever waits for the keys to leave waits on.
-    loop {
-        std::thread::park();
     }
 }

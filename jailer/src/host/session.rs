@@ -249,8 +249,9 @@ impl Session {
 
     /// What it uses now. Its file helper is none of its processes.
     pub(super) fn usage(&self) -> Result<SessionUsage, SysError> {
-        let helper = self.helper.processes()?;
+        // What the helper has may change between the two: it is counted last, so that nothing is counted that is none.
         let usage = self.groups.usage()?;
+        let helper = self.helper.processes()?;
         Ok(SessionUsage {
             processes: usage.processes.saturating_sub(helper),
             ..usage

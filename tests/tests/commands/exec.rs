@@ -36,12 +36,14 @@ fn a_shell_at_a_terminal_is_like_one_at_home() {
     pty.keys("until [ \"$(stty size)\" = '40 100' ]; do sleep 0.1; done; echo fi''ts\n");
     pty.expect("fits\r\n");
     // Ctrl-C goes to the program.
-    pty.keys("cat\n");
-    pty.expect("cat\r\n");
+    // What a program writes says that the shell has given it the terminal.
+    pty.keys("echo go''es; cat\n");
+    pty.expect("goes\r\n");
     pty.keys("echoed\n");
     pty.expect("echoed\r\nechoed\r\n");
     pty.keys("\x03");
     pty.expect("^C");
+    pty.expect("$ ");
     pty.keys("exit 42\n");
     assert_eq!(pty.end().code(), Some(42));
     assert!(pty.is_cooked(), "{:?}", pty.shown());
@@ -140,8 +142,10 @@ fn what_needs_a_terminal_says_so_and_detached_needs_none() {
     );
     let line = ["exec", "-dit", "s1", "--", "sh", "-c", "stty size; read line; exit 6"];
     let id = daemon.brig(&line).expect(0).text().trim().to_owned();
+    let mut live = daemon.attach(&id, 0).unwrap();
+    live.until_written("24 80\r\n");
     super::say(&daemon, &id, "go\n");
-    let outcome = daemon.attach(&id, 0).unwrap().finish();
+    let outcome = live.finish();
     assert_eq!(
         (outcome.result.exit_code, outcome.stdout().as_str()),
         (Some(6), "24 80\r\ngo\r\n")
