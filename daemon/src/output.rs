@@ -39,9 +39,12 @@ pub const CHUNK_MAX: usize = 64 * 1024;
 /// remembered, and none of them shall cost a descriptor but the few that are large.
 const MEMORY_MAX: u64 = 8 * 1024 * 1024;
 
-/// How much of a stream may be unread in a window, in bytes: the program waits then. As much that was read is kept, for
-/// a client whose connection broke with some of it on the way.
+/// How much of a stream may be unread in a window, in bytes: the program waits then.
 pub(crate) const WINDOW: u64 = 1024 * 1024;
+/// How much that was read is kept beside it, in bytes, for a client whose connection broke with some of it on the way:
+/// what fits into the window of an HTTP/2 stream (2 MiB for clients of tonic and hyper), into what hyper holds before it
+/// (400 KiB), and as much again.
+pub(crate) const WINDOW_READ: u64 = 4 * 1024 * 1024;
 /// A window is freed in whole pages.
 const PAGE: u64 = 4096;
 

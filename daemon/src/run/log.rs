@@ -32,7 +32,7 @@ use tracing::error;
 
 use crate::artifacts::Stored;
 use crate::kernel::{ErrorClaim, Mark};
-use crate::output::{Count, Output, Range, Stream, WINDOW};
+use crate::output::{Count, Output, Range, Stream, WINDOW, WINDOW_READ};
 use crate::run::journal::{Again, Counts, Head, Journal, JournalError, Kept, Record, ago, nanos};
 use crate::run::listen::Claims;
 use crate::status::Problem;
@@ -691,7 +691,7 @@ impl State {
             let message = format!(
                 "the first {} events are gone: of a command whose output streams the last {} MiB are kept",
                 self.gone,
-                WINDOW >> 20
+                WINDOW_READ >> 20
             );
             let kind = NoticeKind::EventsGone.into();
             let told = event(0, SystemTime::now(), Event::Notice(Notice { kind, message }));
@@ -740,7 +740,7 @@ impl State {
         let many = read.saturating_sub(usize::try_from(ENTRIES_MAX).unwrap_or(usize::MAX));
         for (index, entry) in self.entries.iter().take(read).enumerate() {
             if let Entry::Output(range) = entry {
-                if range.end() + WINDOW > self.read.to[range.stream.index()] && index >= many {
+                if range.end() + WINDOW_READ > self.read.to[range.stream.index()] && index >= many {
                     break;
                 }
                 (count, bytes) = (index + 1, bytes + range.len as u64);
