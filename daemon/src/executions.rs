@@ -11,7 +11,7 @@ use brig_proto::v1::executions_server::Executions;
 use brig_proto::v1::{ExecutionEvent, ExecutionSpec, Reason, RunRequest, input_source, run_request};
 use prost::Message;
 use sha2::{Digest, Sha256};
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, oneshot};
 use tokio_stream::StreamExt;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::codegen::BoxStream;
@@ -349,26 +349,35 @@ impl ExecutionsService {
             Some((_, false)) => None,
             _ => Some(host.queue.enter(&execution.log)?),
         };
-        host.ledger
-            .accept(accept_record(execution, &job))
-            .await
-            .map_err(|error| match error {
+        let record = accept_record(execution, &job);
+        let execution = Arc::clone(execution);
+        let recorded = async {
+            let recorded = host.ledger.accept(record).await;
+            recorded.map_err(|error| match error {
                 LedgerError::Exists(id) if id == execution.id => execution_taken(&id),
                 LedgerError::Exists(id) => session_taken(&id),
                 error => Problem::Ledger(error),
-            })?;
-        let execution = Arc::clone(execution);
+            })
+        };
         match (used, turn, place) {
             (None, _, Some(place)) => {
-                host.tasks.clone().spawn(session::run(host, execution, job, place));
+                recorded.await?;
+                let task = session::run(Arc::clone(&host), execution, job, place);
+                host.tasks.spawn(task);
             }
             (Some(used), None, Some(place)) => {
+                recorded.await?;
                 let task = kept::execution::run(Arc::clone(&host), execution, job, place, used);
                 host.spawn_kept(task);
             }
             (Some(used), Some((turn, _)), place) => {
-                let task = context::execution::run(Arc::clone(&host), execution, job, turn, place, used);
+                let (begin, told) = oneshot::channel();
+                let (host, execution) = (Arc::clone(&host), Arc::clone(&execution));
+                let task = context::execution::run(Arc::clone(&host), execution, job, turn, place, used, told);
                 host.spawn_kept(task);
+                recorded.await?;
+                // A task that is gone needs no word.
+                let _ = begin.send(());
             }
             (_, _, None) => return Err(Problem::Configuration("an execution lost its place".to_owned())),
         }

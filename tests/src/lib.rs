@@ -42,6 +42,11 @@ pub fn slow() -> u32 {
     std::env::var("BRIG_TEST_SLOW").map_or(1, |text| text.parse().unwrap())
 }
 
+/// Whether long tables are to be tried in part: where the whole of them takes minutes, and runs at other times.
+pub fn in_part() -> bool {
+    std::env::var_os("BRIG_TEST_PART").is_some_and(|text| text == "1")
+}
+
 /// How long anything may take that should take milliseconds; the machine may be busy.
 pub static DEADLINE: LazyLock<Duration> = LazyLock::new(|| Duration::from_secs(30) * slow());
 

@@ -7,6 +7,8 @@ use brig_proto::v1::input_source::Source;
 use brig_proto::v1::{Code, Command, ExecutionSpec, InputSource, Limits};
 use prost::Message;
 
+use crate::slow;
+
 /// Python code.
 pub fn code(source: &str) -> ExecutionSpec {
     let work = Code {
@@ -15,6 +17,7 @@ pub fn code(source: &str) -> ExecutionSpec {
     };
     ExecutionSpec {
         work: Some(Work::Code(work)),
+        limits: patience(),
         ..ExecutionSpec::default()
     }
 }
@@ -27,6 +30,7 @@ pub fn command(argv: &[&str]) -> ExecutionSpec {
     };
     ExecutionSpec {
         work: Some(Work::Command(work)),
+        limits: patience(),
         ..ExecutionSpec::default()
     }
 }
@@ -68,6 +72,14 @@ pub fn record(name: &str, id: &str) -> InputSource {
 /// A span as the API has it.
 pub fn span(span: Duration) -> prost_types::Duration {
     span.try_into().unwrap()
+}
+
+/// Where everything takes longer, what has no limits of its own has more time than the policy gives by default.
+fn patience() -> Option<Limits> {
+    if slow() == 1 {
+        return None;
+    }
+    timeout((30_000 * u64::from(slow())).min(300_000))
 }
 
 /// Limits with this timeout alone.

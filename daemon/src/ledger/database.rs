@@ -66,6 +66,8 @@ fn open_private(path: &Path) -> io::Result<File> {
 fn connect(path: &Path, options: &Options) -> rusqlite::Result<Connection> {
     let connection = Connection::open(path)?;
     connection.busy_timeout(Duration::from_secs(5))?;
+    // All that an execution takes are more than the 16 of rusqlite.
+    connection.set_prepared_statement_cache_capacity(64);
     connection.pragma_update(None, "journal_mode", "WAL")?;
     // Copying the log into the database syncs both; that must not happen within a commit that code waits for.
     connection.pragma_update(None, "wal_autocheckpoint", 0)?;

@@ -260,6 +260,15 @@ impl Context {
         lost
     }
 
+    /// Says that what was about to begin does not: the next one is told what it would have been told.
+    pub fn begins_not(&self, lost: Option<String>) {
+        self.change(|state| {
+            state.executions = state.executions.saturating_sub(1);
+            state.runs_code = false;
+            state.lost = state.lost.take().or(lost);
+        });
+    }
+
     /// Says that the interpreter waits for work again, with its state or without.
     pub fn waits(&self, state_kept: bool) {
         self.change(|state| {

@@ -242,7 +242,7 @@ pub async fn to_end(host: &Host, execution: &Arc<Execution>, conditions: &Condit
     };
     point(Point::DaemonEnded);
     let collecting = Instant::now();
-    let collection = if worth_collecting(execution, ended) {
+    let collection = if matches!(ended, Ended::Told(_)) && worth_collecting(execution) {
         let counted = counted(host, execution);
         let collected = collect(&mut workspace, since, conditions, &host.spool, &execution.log);
         let (collection, counted) = tokio::join!(collected, counted);
@@ -286,9 +286,9 @@ pub(in crate::run) async fn counted(host: &Host, execution: &Execution) -> Optio
 }
 
 /// After the end nobody of the session is left to ask, or nobody is there to hear.
-pub(in crate::run) fn worth_collecting(execution: &Execution, ended: Ended) -> bool {
+pub(in crate::run) fn worth_collecting(execution: &Execution) -> bool {
     let is_up = execution.kept.as_ref().is_none_or(|session| session.is_up());
-    matches!(ended, Ended::Told(_)) && is_up && execution.stop.cause() != Some(StopCause::ClientGone)
+    is_up && execution.stop.cause() != Some(StopCause::ClientGone)
 }
 
 fn given(job: &mut Job) -> Given {

@@ -12,7 +12,7 @@ use super::limits::{self, Limits};
 use super::{
     Cgroups, Controllers, layout, make_dir, read_file, read_keyed, remove_dir, remove_tree, sys_error, write_file,
 };
-use crate::api::{Quantities, Usage};
+use crate::api::{Lap, Quantities, Usage};
 use crate::files::wire::CHANNELS_MAX;
 use crate::ids::Id;
 use crate::step::SysError;
@@ -322,18 +322,22 @@ impl Leaf {
         total.saturating_sub(self.before.oom_kills)
     }
 
-    /// Begins a new lap: usage and counts are those since this call.
+    /// Begins a new lap, and tells the last one: usage and counts are those since this call.
     ///
     /// Kernel: the peak of memory begins anew from 6.12 on (version 2); before, it is that of all laps. That of processes
     /// is not told any more.
-    pub fn lap(&mut self) {
-        let total = Counters {
-            cpu_us: self.before.cpu_us + self.usage().cpu_us,
-            oom_kills: self.before.oom_kills + self.oom_kills(),
-            pids_refused: self.before.pids_refused + self.pids_refused(),
+    pub fn lap(&mut self) -> Lap {
+        let lap = Lap {
+            usage: self.usage(),
+            oom_kills: self.oom_kills(),
+            pids_refused: self.pids_refused(),
+        };
+        self.before = Counters {
+            cpu_us: self.before.cpu_us + lap.usage.cpu_us,
+            oom_kills: self.before.oom_kills + lap.oom_kills,
+            pids_refused: self.before.pids_refused + lap.pids_refused,
             processes: true,
         };
-        self.before = total;
         match self.folders.get(1) {
             // A group that can't be reset keeps its peak, which is no less than the lap's.
             Some(memory) => drop(write_file(&memory.join("memory.max_usage_in_bytes"), "0")),
@@ -343,6 +347,7 @@ impl Leaf {
                 self.peak = peak.ok().filter(reset);
             }
         }
+        lap
     }
 
     /// Stops all processes of the leaf, or lets them go on.

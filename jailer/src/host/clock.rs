@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use super::events::Timer;
 use super::executions::Execution;
 use super::serve::Jailer;
-use crate::api::{Cause, Event, Lap};
+use crate::api::{Cause, Event};
 use crate::ids::Id;
 use crate::policy::check_timeout;
 
@@ -141,12 +141,7 @@ impl Jailer {
         let most = session.policy.limits.timeout.max.millis();
         let allowed = |asked: u64| check_timeout(&session.policy, asked).map_or(most, |()| asked);
         execution.clock.wall = timeout_ms.map(allowed).map(Duration::from_millis);
-        let lap = Lap {
-            usage: execution.leaf.usage(),
-            oom_kills: execution.leaf.oom_kills(),
-            pids_refused: execution.leaf.pids_refused(),
-        };
-        execution.leaf.lap();
+        let lap = execution.leaf.lap();
         self.start_clock(id, name);
         let lapped = Event::Lapped {
             session: id.clone(),

@@ -1,7 +1,8 @@
 //! Programs at a terminal of their own.
 
-use brig_proto::v1::{ExecutionSpec, ExecutionStatus as Status};
-use brig_tests::daemon;
+use brig_proto::v1::execution_event::Event;
+use brig_proto::v1::{ExecutionSpec, ExecutionStatus as Status, OutputStream};
+use brig_tests::{Live, daemon};
 use tonic::Code as Answer;
 
 use super::{at_terminal, close_input, open, resize, say, session, start, start_in, streaming};
@@ -64,23 +65,37 @@ fn keys_are_echoed_and_make_lines_signals_and_an_end() {
     assert!(live.finish().expect_success().stdout().ends_with("end\r\n"));
 }
 
+/// Waits until the shell has said all it has to say, and reads.
+fn until_prompt(live: &mut Live) {
+    let text = |live: &Live| String::from_utf8_lossy(&live.written(OutputStream::Stdout)).into_owned();
+    let before = text(live).len();
+    while text(live).len() == before || !text(live).ends_with("$ ") {
+        live.until(|event| matches!(event, Event::Output(_)));
+    }
+}
+
 #[test]
 fn ctrl_c_ends_what_runs_in_the_foreground_and_the_shell_stays() {
     let daemon = daemon!();
     let mut live = start(&daemon, "s1", at_terminal("exec bash --norc -i", 80, 24));
+    // What is typed before the shell reads, it may pass over.
+    until_prompt(&mut live);
     say(&daemon, "s1", "sleep 600\n");
-    live.until_written("sleep 600\r\n");
-    // As soon as it is in the foreground; before that the shell passes it over.
-    brig_tests::eventually("the program is interrupted", *brig_tests::DEADLINE, || {
-        say(&daemon, "s1", "\x03");
-        std::thread::sleep(std::time::Duration::from_millis(300));
+    let running = || {
         let spec = ExecutionSpec {
             stdin_open: false,
             ..open("ps -e -o args= | grep -c '^sleep 600'")
         };
-        let left = daemon.execute("s1", spec).unwrap().finish().stdout();
-        if left == "0\n" { Ok(()) } else { Err(left) }
+        daemon.execute("s1", spec).unwrap().finish().stdout()
+    };
+    // It is in the foreground before it has its name.
+    brig_tests::eventually("the program runs", *brig_tests::DEADLINE, || match running().as_str() {
+        "1\n" => Ok(()),
+        other => Err(other.to_owned()),
     });
+    say(&daemon, "s1", "\x03");
+    until_prompt(&mut live);
+    assert_eq!(running(), "0\n");
     say(&daemon, "s1", "echo the shell is $((20 + 22))\nexit 5\n");
     let outcome = live.finish();
     assert!(

@@ -202,13 +202,28 @@ fn every_end_is_told_apart_in_every_way_of_running() {
     };
     let daemon = Daemon::start_with(policies.path()).unwrap();
     let rows = rows::all();
-    let trials: Vec<Trial<'_>> = rows
+    let mut trials: Vec<Trial<'_>> = rows
         .iter()
         .flat_map(|row| Way::ALL.into_iter().map(move |way| Trial { row, way }))
         .filter(|trial| trial.row.fits(trial.way))
         .collect();
+    if brig_tests::in_part() {
+        trials = one_of_each(trials);
+    }
     lanes(8, &trials, |trial| trial.row.try_out(&daemon, trial.way));
     println!("{} causes, {} ends", rows.len(), trials.len());
+}
+
+/// Of each row one trial, in each way about as many.
+fn one_of_each(trials: Vec<Trial<'_>>) -> Vec<Trial<'_>> {
+    let mut turn = 0;
+    let rows = trials.chunk_by(|one, other| std::ptr::eq(one.row, other.row));
+    let chosen = rows.map(|row| {
+        turn += 1;
+        let Trial { row, way } = row[turn % row.len()];
+        Trial { row, way }
+    });
+    chosen.collect()
 }
 
 /// A row in one way.

@@ -14,7 +14,7 @@ use brig_proto::v1::{
 };
 use brig_tests::services::Setup;
 use brig_tests::spec::sh;
-use brig_tests::{Client, DEADLINE, Service, Services, eventually};
+use brig_tests::{Client, DEADLINE, Service, Services, eventually, slow};
 use rustix::process::Signal;
 
 /// Clients that run one execution after the other.
@@ -103,7 +103,7 @@ fn whatever_was_answered_is_recorded_and_the_chain_holds() {
         })
         .session_id;
     for round in 0..rounds {
-        let moment = Duration::from_millis(next(&mut random) % LATEST_MS);
+        let moment = Duration::from_millis(next(&mut random) % LATEST_MS) * slow();
         let stopped = AtomicBool::new(false);
         let client: &Client = &services;
         std::thread::scope(|scope| {

@@ -3,12 +3,14 @@
 //! What the interpreter says about its end (`done`) is a claim of the guest. Nothing waits for it without a limit: the
 //! jailer holds the wall time of the execution, and so does this.
 
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::{Duration, Instant as StdInstant, SystemTime};
 
 use brig_jailer::api::{Cause, End, Event, Exit, Lap};
 use brig_jailer::policy::OnOutputLimit;
 use brig_proto::v1::{ExecutionStarted, NoticeKind, StartKind};
+use tokio::sync::oneshot;
 use tokio::time::{Instant, sleep_until, timeout};
 use tracing::{Instrument, debug, info, info_span, warn};
 
@@ -55,7 +57,16 @@ struct Running<'r> {
     job: &'r mut Job,
 }
 
-/// Runs an accepted execution to its end; the context stays. `place` is there if the context was free.
+/// What is there once an execution can begin.
+struct Ready {
+    lease: Lease,
+    workspace: Workspace,
+    since: Option<brig_jailer::files::wire::Time>,
+}
+
+/// Runs an execution to its end; the context stays. `place` is there if the context was free.
+///
+/// It gets ready while it is being recorded, and begins only if `recorded` says that it is; else it never was.
 pub async fn run(
     host: Arc<Host>,
     execution: Arc<Execution>,
@@ -63,6 +74,7 @@ pub async fn run(
     turn: Turn,
     place: Option<Place>,
     used: Use,
+    recorded: oneshot::Receiver<()>,
 ) {
     let span =
         info_span!("execution", id = %execution.id, session = %execution.session, tenant = %execution.principal.tenant);
@@ -72,8 +84,10 @@ pub async fn run(
             execution: &execution,
             job: &mut job,
         };
-        let permit = running.live(turn, place, used.session()).await;
-        host.registry.ended(&execution);
+        let mut permit = None;
+        if running.live(turn, place, used.session(), recorded, &mut permit).await {
+            host.registry.ended(&execution);
+        }
         drop(permit);
         // The session may be idle from here on.
         drop(used);
@@ -83,12 +97,52 @@ pub async fn run(
 }
 
 impl Running<'_> {
-    async fn live(&mut self, mut turn: Turn, place: Option<Place>, session: &Arc<Session>) -> Option<Permit> {
+    /// Whether it ever was.
+    async fn live(
+        &mut self,
+        turn: Turn,
+        place: Option<Place>,
+        session: &Arc<Session>,
+        recorded: oneshot::Receiver<()>,
+        permit: &mut Option<Permit>,
+    ) -> bool {
         let execution = self.execution;
+        let mut times = Times::default();
+        let ready = {
+            let ready = self.get_ready(turn, place, session, permit, &mut times);
+            let (mut ready, mut recorded) = (pin!(ready), pin!(recorded));
+            tokio::select! {
+                biased;
+                recorded = &mut recorded => match recorded {
+                    Ok(()) => ready.await,
+                    Err(_refused) => return false,
+                },
+                done = &mut ready => match recorded.await {
+                    Ok(()) => done,
+                    Err(_refused) => return false,
+                },
+            }
+        };
         info!(policy = %execution.policy, template = %execution.template, "execution accepted");
+        match ready {
+            Ok(ready) => self.run_in(ready, times).await,
+            Err(why) => not_started(self.host, execution, why, times).await,
+        }
+        true
+    }
+
+    /// Waits for its turn and its place, and gets everything ready.
+    async fn get_ready(
+        &self,
+        mut turn: Turn,
+        place: Option<Place>,
+        session: &Arc<Session>,
+        permit: &mut Option<Permit>,
+        times: &mut Times,
+    ) -> Result<Ready, NotStarted> {
+        let execution = self.execution;
         let clock = execution.clock();
         let accepted = clock.mark();
-        let mut times = Times::default();
         // Those before it in its context have limits of their own.
         let lease = tokio::select! {
             biased;
@@ -98,7 +152,7 @@ impl Running<'_> {
         drop(turn);
         // From here on it is its own start that takes time.
         let turned = clock.mark();
-        let permit = match &lease {
+        let placed = match &lease {
             Ok(_) => {
                 let place = place.map_or_else(|| self.host.queue.join(&execution.log), Ok);
                 let waiting = async { wait(place?).await };
@@ -107,36 +161,32 @@ impl Running<'_> {
             Err(_) => Err(NotStarted::Stopped(StopCause::Cancel)),
         };
         times.queued = clock.since(accepted);
-        let (lease, permit) = match (lease, permit) {
-            (Ok(lease), Ok(permit)) => (lease, permit),
-            (Err(why), _) | (Ok(_), Err(why)) => {
-                not_started(self.host, execution, why, times).await;
-                return None;
-            }
-        };
+        let mut lease = lease?;
+        *permit = Some(placed?);
         tell_clamped(execution, self.job);
         let mut workspace = Workspace::Kept(Arc::clone(session));
         let preparing = async {
             session.runs().await?;
             let records = inputs::open(self.job, self.host).await?;
-            prepare(self.job, &records, &mut workspace).await
+            let (prepared, ()) = tokio::join!(prepare(self.job, &records, &mut workspace), lease.get_ready());
+            prepared
         };
         let prepared = within(execution, turned, self.job, "its inputs were being put", preparing).await;
         times.startup = clock.since(accepted).saturating_sub(times.queued);
-        match prepared {
-            Ok(since) => self.run_in(lease, workspace, since, times).await,
-            Err(why) => not_started(self.host, execution, why, times).await,
-        }
-        Some(permit)
+        let since = prepared?;
+        Ok(Ready {
+            lease,
+            workspace,
+            since,
+        })
     }
 
-    async fn run_in(
-        &mut self,
-        mut lease: Lease,
-        mut workspace: Workspace,
-        since: Option<brig_jailer::files::wire::Time>,
-        mut times: Times,
-    ) {
+    async fn run_in(&mut self, ready: Ready, mut times: Times) {
+        let Ready {
+            mut lease,
+            mut workspace,
+            since,
+        } = ready;
         let execution = self.execution;
         let Some(mut live) = lease.interpreter.take_live() else {
             let problem = Problem::Configuration("a lent interpreter is not there".to_owned());
@@ -156,9 +206,7 @@ impl Running<'_> {
         self.job.inputs.clear();
         let clock = execution.clock();
         let (start, start_time) = (clock.mark(), SystemTime::now());
-        self.tell_start(&live, lease.context.begins(), start_time);
-        // The next brigd is to know that it can't go on with it.
-        lease.context.remember(&live.process).await;
+        self.tell_start(&live, lease.begin(), start_time);
         live.lap(Some(self.job.limits.timeout_ms)).await;
         live.line.begin(Part {
             id: execution.id.to_string(),
@@ -168,39 +216,51 @@ impl Running<'_> {
         });
         let outcome = self.watch(&mut live).await;
         times.ran = clock.since(start);
-        let ended = match outcome {
-            Outcome::Done(done) => self.done(&mut lease, live, done).await,
+        let collecting = Instant::now();
+        let (ended, collection) = match outcome {
+            Outcome::Done(done) => {
+                // What it left is looked at while the jailer counts.
+                let collecting = self.collect(&mut workspace, since, true);
+                tokio::join!(self.done(&mut lease, live, done), collecting)
+            }
             Outcome::Gone(ended) => {
                 lease.interpreter = Interpreter::Ended(self.gone(*live, ended).await);
-                ended
-            }
-        };
-        execution.log.seal();
-        let output_ends = self.job.policy.limits.on_output_limit == OnOutputLimit::End;
-        if output_ends && execution.output.is_limited() {
-            execution.stop.tell(StopCause::Output);
-        }
-        let collecting = Instant::now();
-        let collection = if worth_collecting(execution, ended) {
-            let collected = collect(
-                &mut workspace,
-                since,
-                &self.job.conditions,
-                &self.host.spool,
-                &execution.log,
-            );
-            let (collection, counted) = tokio::join!(collected, counted(self.host, execution));
-            Collection { counted, ..collection }
-        } else {
-            Collection {
-                missing: self.job.expected.iter().map(|output| output.path.to_string()).collect(),
-                ..Collection::default()
+                let is_told = matches!(ended, Ended::Told(_));
+                (ended, self.collect(&mut workspace, since, is_told).await)
             }
         };
         times.collect = collecting.elapsed();
         // The next one in the context need not wait for the ledger.
         drop(lease);
         self.report(ended, collection, times, start_time, workspace).await;
+    }
+
+    /// Takes what it left, if its end is told.
+    async fn collect(
+        &self,
+        workspace: &mut Workspace,
+        since: Option<brig_jailer::files::wire::Time>,
+        is_told: bool,
+    ) -> Collection {
+        let (execution, conditions) = (self.execution, &self.job.conditions);
+        execution.log.seal();
+        let output_ends = self.job.policy.limits.on_output_limit == OnOutputLimit::End;
+        if output_ends && execution.output.is_limited() {
+            execution.stop.tell(StopCause::Output);
+        }
+        if !is_told || !worth_collecting(execution) {
+            return Collection {
+                missing: conditions
+                    .expected
+                    .iter()
+                    .map(|output| output.path.to_string())
+                    .collect(),
+                ..Collection::default()
+            };
+        }
+        let collected = collect(workspace, since, conditions, &self.host.spool, &execution.log);
+        let (collection, counted) = tokio::join!(collected, counted(self.host, execution));
+        Collection { counted, ..collection }
     }
 
     async fn report(

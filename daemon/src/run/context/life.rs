@@ -200,6 +200,7 @@ impl Owner {
         let lease = Lease {
             context: Arc::clone(&self.context),
             interpreter: std::mem::take(&mut self.interpreter),
+            begins: None,
             back: Some(back),
         };
         self.context.change(|state| {

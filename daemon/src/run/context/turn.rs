@@ -31,6 +31,8 @@ pub struct Turn {
 pub struct Lease {
     pub context: Arc<Context>,
     pub interpreter: Interpreter,
+    /// Of an execution that is about to begin: what it has to be told of the last interpreter.
+    pub(super) begins: Option<Option<String>>,
     pub(super) back: Option<oneshot::Sender<Interpreter>>,
 }
 
@@ -90,8 +92,27 @@ impl Drop for Turn {
     }
 }
 
+impl Lease {
+    /// Says that an execution is about to begin, so that another brigd would know that it can't go on with the
+    /// interpreter.
+    pub async fn get_ready(&mut self) {
+        self.begins = Some(self.context.begins());
+        if let Some(process) = self.interpreter.process() {
+            self.context.remember(process).await;
+        }
+    }
+
+    /// Says that it begins; gives what it has to be told of the last interpreter.
+    pub fn begin(&mut self) -> Option<String> {
+        self.begins.take().flatten()
+    }
+}
+
 impl Drop for Lease {
     fn drop(&mut self) {
+        if let Some(lost) = self.begins.take() {
+            self.context.begins_not(lost);
+        }
         let interpreter = std::mem::take(&mut self.interpreter);
         if let Some(back) = self.back.take() {
             // The context may be over.
