@@ -397,7 +397,7 @@ pub struct SessionUsage {
     pub cpu_us: u64,
     /// Memory of its programs and its file helper, in bytes, files in the tmpfs included; without caches of files on disk.
     pub memory_bytes: u64,
-    /// Processes and threads of its programs.
+    /// Processes and threads of its programs, those included that have ended a moment ago.
     pub processes: u64,
 }
 
