@@ -25,19 +25,18 @@ use crate::ledger::{self, Accept, Body, Keep, Kind, LedgerError};
 use crate::pages::{self, page};
 use crate::principal::Principal;
 use crate::run::admit::{Content, Job, Work, admit, admit_in_context, admit_within};
-use crate::run::context::{self, Seat, Turn};
+use crate::run::approval::Admission;
+use crate::run::context::{self, Seat};
 use crate::run::execution::{Caller, Execution, StopCause, work_bytes};
 use crate::run::fields::Fields;
 use crate::run::inputs::hex;
 use crate::run::kept::{self, Session};
 use crate::run::log::Follower;
 use crate::run::past::{self, Known, Past};
-use crate::run::queue::Place;
 use crate::run::registry::{Entered, execution_taken, session_taken};
 use crate::run::{inputs, session};
 use crate::server::principal;
 use crate::status::{FieldProblem, Problem};
-use crate::unbuilt::unbuilt;
 
 /// Events on their way to one client; behind them it follows the log at its own pace.
 const EVENTS: usize = 4;
@@ -56,6 +55,12 @@ pub struct ExecutionsService(pub Arc<Host>);
 struct Begun {
     execution: Arc<Execution>,
     caller: Caller,
+}
+
+/// How an accepted execution comes to run, by itself or in a context.
+enum Admitted {
+    Alone(Admission),
+    InContext(context::execution::Admission),
 }
 
 /// What answers a request.
@@ -252,9 +257,26 @@ impl Executions for ExecutionsService {
         Ok(Response::new(answer))
     }
 
-    unbuilt! {
-        approve(v1::ExecutionsApproveRequest) -> v1::ExecutionsApproveResponse, "Executions.Approve";
-        reject(v1::ExecutionsRejectRequest) -> v1::ExecutionsRejectResponse, "Executions.Reject";
+    async fn approve(
+        &self,
+        request: Request<v1::ExecutionsApproveRequest>,
+    ) -> Result<Response<v1::ExecutionsApproveResponse>, Status> {
+        let principal = with_role(&request, Role::Reviewer)?;
+        let execution = review::approve(&self.0, &principal, request.into_inner()).await?;
+        Ok(Response::new(v1::ExecutionsApproveResponse {
+            execution: Some(execution.show(true)),
+        }))
+    }
+
+    async fn reject(
+        &self,
+        request: Request<v1::ExecutionsRejectRequest>,
+    ) -> Result<Response<v1::ExecutionsRejectResponse>, Status> {
+        let principal = with_role(&request, Role::Reviewer)?;
+        let execution = review::reject(&self.0, &principal, request.into_inner()).await?;
+        Ok(Response::new(v1::ExecutionsRejectResponse {
+            execution: Some(execution.show(true)),
+        }))
     }
 }
 
@@ -343,12 +365,7 @@ impl ExecutionsService {
     async fn accept(&self, execution: &Arc<Execution>, job: Job) -> Result<(), Problem> {
         let host = Arc::clone(&self.0);
         let used = execution.kept.as_ref().map(Session::enter).transpose()?;
-        let turn = take_turn(execution)?;
-        let place: Option<Place> = match turn {
-            // It takes its place when it is its turn.
-            Some((_, false)) => None,
-            _ => Some(host.queue.enter(&execution.log)?),
-        };
+        let admission = take_place(&host, execution, &job)?;
         host.ledger
             .accept(accept_record(execution, &job))
             .await
@@ -358,19 +375,21 @@ impl ExecutionsService {
                 error => Problem::Ledger(error),
             })?;
         let execution = Arc::clone(execution);
-        match (used, turn, place) {
-            (None, _, Some(place)) => {
-                host.tasks.clone().spawn(session::run(host, execution, job, place));
+        match (used, admission) {
+            (None, Admitted::Alone(admission)) => {
+                host.tasks.clone().spawn(session::run(host, execution, job, admission));
             }
-            (Some(used), None, Some(place)) => {
-                let task = kept::execution::run(Arc::clone(&host), execution, job, place, used);
+            (Some(used), Admitted::Alone(admission)) => {
+                let task = kept::execution::run(Arc::clone(&host), execution, job, admission, used);
                 host.spawn_kept(task);
             }
-            (Some(used), Some((turn, _)), place) => {
-                let task = context::execution::run(Arc::clone(&host), execution, job, turn, place, used);
+            (Some(used), Admitted::InContext(admission)) => {
+                let task = context::execution::run(Arc::clone(&host), execution, job, admission, used);
                 host.spawn_kept(task);
             }
-            (_, _, None) => return Err(Problem::Configuration("an execution lost its place".to_owned())),
+            (None, Admitted::InContext(_)) => {
+                return Err(Problem::Configuration("an execution lost its session".to_owned()));
+            }
         }
         Ok(())
     }
@@ -440,15 +459,35 @@ impl ExecutionsService {
     }
 }
 
-/// Takes a place in the queue of an execution's context, if it is for one; whether the context is free.
-fn take_turn(execution: &Arc<Execution>) -> Result<Option<(Turn, bool)>, Problem> {
-    match (&execution.kept, &execution.seat) {
-        (Some(session), Some(seat)) => {
-            let context = session.contexts.get(seat.context.as_str())?;
-            context.queue(execution).map(Some)
-        }
-        _ => Ok(None),
+/// Takes what an execution waits for: approval where that is asked for, else a turn in its context or a place.
+fn take_place(host: &Host, execution: &Arc<Execution>, job: &Job) -> Result<Admitted, Problem> {
+    let context = match (&execution.kept, &execution.seat) {
+        (Some(session), Some(seat)) => Some(session.contexts.get(seat.context.as_str())?),
+        _ => None,
+    };
+    if execution.approval.is_some() {
+        let tenant = &execution.principal.tenant;
+        let pending = host.approvals.enter(tenant, job, execution.kept.is_some())?;
+        let admitted = match context {
+            None => Admitted::Alone(Admission::Reviewed(pending)),
+            Some(context) => Admitted::InContext(context::execution::Admission::Reviewed(
+                pending,
+                context.expect(execution)?,
+            )),
+        };
+        execution.log.place(v1::ExecutionState::PendingApproval, 0);
+        return Ok(admitted);
     }
+    let Some(context) = context else {
+        let place = host.queue.enter(&execution.log)?;
+        return Ok(Admitted::Alone(Admission::Direct(place)));
+    };
+    let place = match context.queue(execution)? {
+        // It takes its place when it is its turn.
+        (turn, false) => context::execution::Admission::Direct(turn, None),
+        (turn, true) => context::execution::Admission::Direct(turn, Some(host.queue.enter(&execution.log)?)),
+    };
+    Ok(Admitted::InContext(place))
 }
 
 fn turned(spec: &ExecutionSpec) -> Turned {
@@ -625,5 +664,6 @@ fn matches(execution: &Execution, asked: &v1::ExecutionsListRequest) -> bool {
 }
 
 mod input;
+mod review;
 #[cfg(test)]
 mod tests;

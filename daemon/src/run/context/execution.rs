@@ -13,12 +13,13 @@ use tokio::time::{Instant, sleep_until, timeout};
 use tracing::{Instrument, debug, info, info_span, warn};
 
 use super::interpreter::{Live, PIPES, how};
-use super::{Interpreter, Lease, Turn};
+use super::{Expected, Interpreter, Lease, Turn};
 use crate::host::Host;
 use crate::jailer::Process;
 use crate::kernel::DoneClaim;
 use crate::kernel::context::Request;
 use crate::run::admit::{Job, Work};
+use crate::run::approval::{Pending, approved};
 use crate::run::collect::{Collection, collect};
 use crate::run::execution::{Execution, StopCause};
 use crate::run::finish::{Ended, conclude};
@@ -55,15 +56,17 @@ struct Running<'r> {
     job: &'r mut Job,
 }
 
-/// Runs an accepted execution to its end; the context stays. `place` is there if the context was free.
-pub async fn run(
-    host: Arc<Host>,
-    execution: Arc<Execution>,
-    mut job: Job,
-    turn: Turn,
-    place: Option<Place>,
-    used: Use,
-) {
+/// How an accepted execution comes to its turn.
+#[derive(Debug)]
+pub enum Admission {
+    /// It waits for it; its place among all executions is there if the context was free.
+    Direct(Turn, Option<Place>),
+    /// A reviewer decides first.
+    Reviewed(Pending, Expected),
+}
+
+/// Runs an accepted execution to its end; the context stays.
+pub async fn run(host: Arc<Host>, execution: Arc<Execution>, mut job: Job, admission: Admission, used: Use) {
     let span =
         info_span!("execution", id = %execution.id, session = %execution.session, tenant = %execution.principal.tenant);
     async {
@@ -72,7 +75,7 @@ pub async fn run(
             execution: &execution,
             job: &mut job,
         };
-        let permit = running.live(turn, place, used.session()).await;
+        let permit = running.live(admission, used.session()).await;
         host.registry.ended(&execution);
         drop(permit);
         // The session may be idle from here on.
@@ -83,12 +86,19 @@ pub async fn run(
 }
 
 impl Running<'_> {
-    async fn live(&mut self, mut turn: Turn, place: Option<Place>, session: &Arc<Session>) -> Option<Permit> {
+    async fn live(&mut self, admission: Admission, session: &Arc<Session>) -> Option<Permit> {
         let execution = self.execution;
         info!(policy = %execution.policy, template = %execution.template, "execution accepted");
+        let mut times = Times::default();
+        let (mut turn, place) = match self.admit(admission).await {
+            Ok(admitted) => admitted,
+            Err(why) => {
+                not_started(self.host, execution, why, times).await;
+                return None;
+            }
+        };
         let clock = execution.clock();
         let accepted = clock.mark();
-        let mut times = Times::default();
         // Those before it in its context have limits of their own.
         let lease = tokio::select! {
             biased;
@@ -128,6 +138,20 @@ impl Running<'_> {
             Err(why) => not_started(self.host, execution, why, times).await,
         }
         Some(permit)
+    }
+
+    /// Waits until it may take its turn.
+    async fn admit(&self, admission: Admission) -> Result<(Turn, Option<Place>), NotStarted> {
+        match admission {
+            Admission::Direct(turn, place) => Ok((turn, place)),
+            Admission::Reviewed(pending, expected) => {
+                approved(self.host, self.execution).await?;
+                drop(pending);
+                // Only the end of the context is in the way, which ends all that is expected in it.
+                let queued = expected.queue().map_err(|_over| NotStarted::Stopped(StopCause::Cancel));
+                Ok((queued?.0, None))
+            }
+        }
     }
 
     async fn run_in(
@@ -214,11 +238,12 @@ impl Running<'_> {
         let claims = self.execution.log.claims();
         let ended = with_claim(ended, claims.error.is_some());
         let facts = report::facts(
+            &self.host.store,
             self.execution,
             &self.job.conditions,
             ended,
             &claims,
-            collection.full(),
+            &collection,
             times,
         );
         let conclusion = conclude(&facts);

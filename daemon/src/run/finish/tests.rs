@@ -37,6 +37,7 @@ fn facts(ended: Ended) -> Facts<'static> {
         disk_full: None,
         duration_ms: 30_012,
         limits: LIMITS,
+        around: Around::default(),
     }
 }
 
