@@ -1,9 +1,10 @@
 //! Who may decide: whoever has the role in the tenant, and nobody else.
 
 use std::os::unix::process::CommandExt;
+use std::time::Duration;
 
 use brig_proto::v1::{ExecutionState, LedgerEntryKind, LedgerListRequest, Reason};
-use brig_tests::{Brig, Daemon};
+use brig_tests::{Brig, Daemon, eventually, slow};
 
 use crate::{daemon, script};
 
@@ -44,13 +45,20 @@ fn who_asked_may_not_decide_without_the_role_and_a_reviewer_of_the_tenant_may() 
     for refused in [daemon.approve("e1").unwrap_err(), daemon.reject("e1", "").unwrap_err()] {
         assert_eq!(refused.reason, "ROLE_MISSING");
     }
+    // Such refusals are recorded behind the answer.
     let refused = LedgerListRequest {
         kinds: vec![LedgerEntryKind::Refused.into()],
         ..LedgerListRequest::default()
     };
-    let refused = daemon.ask(daemon.ledger().list(refused)).unwrap().entries;
-    let reasons: Vec<Reason> = refused.iter().map(brig_proto::v1::LedgerEntry::reason).collect();
-    assert_eq!(reasons, [Reason::RoleMissing, Reason::RoleMissing]);
+    eventually("both are recorded", Duration::from_secs(10) * slow(), || {
+        let entries = daemon.ask(daemon.ledger().list(refused.clone())).unwrap().entries;
+        let reasons: Vec<Reason> = entries.iter().map(brig_proto::v1::LedgerEntry::reason).collect();
+        if reasons == [Reason::RoleMissing, Reason::RoleMissing] {
+            Ok(())
+        } else {
+            Err(reasons)
+        }
+    });
     let other = brig(&daemon, BIN, &["execution", "approve", "e1", "--json"]).expect(2);
     assert_eq!(other.json()["refused"]["reason"], "execution_not_found");
     assert_eq!(daemon.execution("e1").state(), ExecutionState::PendingApproval);

@@ -328,7 +328,7 @@ fn hints_are_given_where_they_are_certain() {
     })
     .hint
     .unwrap();
-    assert!(hint.starts_with("That module is not installed"));
+    assert!(hint.starts_with("The module foo is not installed"), "{hint}");
     let own = claim("MyError", "x");
     assert_eq!(
         conclude(&Facts {
