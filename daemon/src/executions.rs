@@ -25,7 +25,6 @@ use crate::ledger::{self, Accept, Body, Keep, Kind, LedgerError};
 use crate::pages::{self, page};
 use crate::principal::Principal;
 use crate::run::admit::{Content, Job, Work, admit, admit_in_context, admit_within};
-use crate::run::approval::Admission;
 use crate::run::context::{self, Seat};
 use crate::run::execution::{Caller, Execution, StopCause, work_bytes};
 use crate::run::fields::Fields;
@@ -37,6 +36,8 @@ use crate::run::registry::{Entered, execution_taken, session_taken};
 use crate::run::{inputs, session};
 use crate::server::principal;
 use crate::status::{FieldProblem, Problem};
+
+use place::{Admitted, take_place};
 
 /// Events on their way to one client; behind them it follows the log at its own pace.
 const EVENTS: usize = 4;
@@ -55,12 +56,6 @@ pub struct ExecutionsService(pub Arc<Host>);
 struct Begun {
     execution: Arc<Execution>,
     caller: Caller,
-}
-
-/// How an accepted execution comes to run, by itself or in a context.
-enum Admitted {
-    Alone(Admission),
-    InContext(context::execution::Admission),
 }
 
 /// What answers a request.
@@ -459,37 +454,6 @@ impl ExecutionsService {
     }
 }
 
-/// Takes what an execution waits for: approval where that is asked for, else a turn in its context or a place.
-fn take_place(host: &Host, execution: &Arc<Execution>, job: &Job) -> Result<Admitted, Problem> {
-    let context = match (&execution.kept, &execution.seat) {
-        (Some(session), Some(seat)) => Some(session.contexts.get(seat.context.as_str())?),
-        _ => None,
-    };
-    if execution.approval.is_some() {
-        let tenant = &execution.principal.tenant;
-        let pending = host.approvals.enter(tenant, job, execution.kept.is_some())?;
-        let admitted = match context {
-            None => Admitted::Alone(Admission::Reviewed(pending)),
-            Some(context) => Admitted::InContext(context::execution::Admission::Reviewed(
-                pending,
-                context.expect(execution)?,
-            )),
-        };
-        execution.log.place(v1::ExecutionState::PendingApproval, 0);
-        return Ok(admitted);
-    }
-    let Some(context) = context else {
-        let place = host.queue.enter(&execution.log)?;
-        return Ok(Admitted::Alone(Admission::Direct(place)));
-    };
-    let place = match context.queue(execution)? {
-        // It takes its place when it is its turn.
-        (turn, false) => context::execution::Admission::Direct(turn, None),
-        (turn, true) => context::execution::Admission::Direct(turn, Some(host.queue.enter(&execution.log)?)),
-    };
-    Ok(Admitted::InContext(place))
-}
-
 fn turned(spec: &ExecutionSpec) -> Turned {
     Turned {
         request: spec.request_id.clone(),
@@ -664,6 +628,7 @@ fn matches(execution: &Execution, asked: &v1::ExecutionsListRequest) -> bool {
 }
 
 mod input;
+mod place;
 mod review;
 #[cfg(test)]
 mod tests;
