@@ -2,6 +2,7 @@
 
 mod attach;
 mod control;
+mod review;
 mod signals;
 
 use brig_proto::result::{ResultDocument, Status};
@@ -13,6 +14,7 @@ use tonic::transport::Channel;
 
 use self::attach::AttachOptions;
 use self::control::{SignalOptions, TargetOptions};
+use self::review::{ApproveOptions, RejectOptions};
 use crate::connect;
 use crate::exit::Exit;
 use crate::failure::Failure;
@@ -27,7 +29,8 @@ use crate::output::{amount, escape};
 pub(crate) enum ExecutionCommand {
     /// Lists executions that the daemon still knows, newest first.
     List(Filter),
-    /// Shows an execution as JSON: the result, or where it is if it has not ended.
+    /// Shows an execution as JSON: the result, or where it is if it has not ended. One that waits for approval is shown
+    /// with its code, its inputs and its policy.
     Show {
         #[arg(value_name = "ID")]
         id: String,
@@ -38,6 +41,8 @@ pub(crate) enum ExecutionCommand {
     /// Interrupts the code as Ctrl-C would; the state of its interpreter is kept.
     Interrupt(TargetOptions),
     Signal(SignalOptions),
+    Approve(ApproveOptions),
+    Reject(RejectOptions),
 }
 
 /// Which executions.
@@ -50,6 +55,10 @@ pub(crate) struct Filter {
     /// With this label. Can be repeated.
     #[arg(long, value_name = "KEY=VALUE", value_parser = parse_pair)]
     label: Vec<(String, String)>,
+
+    /// In this state. Can be repeated.
+    #[arg(long, value_name = "STATE", value_parser = parse_state)]
+    state: Vec<ExecutionState>,
 
     /// How many at most.
     #[arg(long, value_name = "N", default_value_t = 20, value_parser = clap::value_parser!(u32).range(1..=1000))]
@@ -68,6 +77,8 @@ impl ExecutionCommand {
             Self::Attach(options) => options.output.format.format(),
             Self::Cancel(options) | Self::Interrupt(options) => options.format.format(),
             Self::Signal(options) => options.format.format(),
+            Self::Approve(options) => options.format.format(),
+            Self::Reject(options) => options.format.format(),
         }
     }
 }
@@ -88,6 +99,8 @@ pub(crate) fn execution(command: &ExecutionCommand, screen: &mut Screen) -> Resu
             ExecutionCommand::Cancel(options) => control::cancel(options, format, screen).await?,
             ExecutionCommand::Interrupt(options) => control::interrupt(options, format, screen).await?,
             ExecutionCommand::Signal(options) => control::signal(options, format, screen).await?,
+            ExecutionCommand::Approve(options) => review::approve(options, format, screen).await?,
+            ExecutionCommand::Reject(options) => review::reject(options, format, screen).await?,
             ExecutionCommand::Attach(_) => {}
         }
         Ok(Exit::Success)
@@ -113,6 +126,7 @@ fn print_list(executions: &[Execution], format: Format, screen: &mut Screen) {
 fn document(execution: &Execution) -> Value {
     match &execution.result {
         Some(result) => json!(ResultDocument::from_proto(result)),
+        None if execution.state() == ExecutionState::PendingApproval => review::document(execution),
         None => json!({
             "status": null,
             "state": state(execution.state()),
@@ -135,6 +149,7 @@ async fn list(filter: &Filter) -> Result<Vec<Execution>, Failure> {
         page_size: filter.limit,
         session_id: filter.session.clone().unwrap_or_default(),
         labels: filter.label.iter().cloned().collect(),
+        states: filter.state.iter().map(|state| (*state).into()).collect(),
         ..ExecutionsListRequest::default()
     };
     let mut client = client().await?;
@@ -196,6 +211,18 @@ fn row(execution: &Execution) -> Vec<Cell> {
         .into_iter()
         .chain(rest)
         .collect()
+}
+
+fn parse_state(text: &str) -> Result<ExecutionState, String> {
+    let all = [
+        ExecutionState::Queued,
+        ExecutionState::PendingApproval,
+        ExecutionState::Running,
+        ExecutionState::Finished,
+    ];
+    all.into_iter()
+        .find(|found| state(*found) == text)
+        .ok_or_else(|| format!("one of {} is accepted", all.map(state).join(", ")))
 }
 
 /// The name of a state in documents.

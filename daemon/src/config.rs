@@ -54,6 +54,10 @@ pub struct Limits {
     pub running: usize,
     /// Executions that wait for their turn; further ones are refused. 1 to 100,000.
     pub queue: usize,
+    /// Executions of one tenant that wait for approval; further ones are refused. 1 to 10,000.
+    pub pending: usize,
+    /// What came with the requests of these, together.
+    pub pending_bytes: ByteSize,
     /// Kept sessions at one time; further ones are refused. 1 to 10,000.
     pub sessions: usize,
     /// Connections of clients; 1 to 100,000.
@@ -156,6 +160,8 @@ impl Default for Limits {
         Self {
             running: 16,
             queue: 64,
+            pending: 16,
+            pending_bytes: ByteSize::from_mib(1024),
             sessions: 256,
             connections: 256,
             drain: Span::from_millis(30_000),

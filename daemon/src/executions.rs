@@ -25,19 +25,20 @@ use crate::ledger::{self, Accept, Body, Keep, Kind, LedgerError};
 use crate::pages::{self, page};
 use crate::principal::Principal;
 use crate::run::admit::{Content, Job, Work, admit, admit_in_context, admit_within};
-use crate::run::context::{self, Seat, Turn};
+use crate::run::context::execution::Admission as ContextAdmission;
+use crate::run::context::{self, Seat};
 use crate::run::execution::{Caller, Execution, StopCause, work_bytes};
 use crate::run::fields::Fields;
 use crate::run::inputs::hex;
 use crate::run::kept::{self, Session};
 use crate::run::log::Follower;
 use crate::run::past::{self, Known, Past};
-use crate::run::queue::Place;
 use crate::run::registry::{Entered, execution_taken, session_taken};
 use crate::run::{inputs, session};
 use crate::server::principal;
 use crate::status::{FieldProblem, Problem};
-use crate::unbuilt::unbuilt;
+
+use place::{Admitted, take_place};
 
 /// Events on their way to one client; behind them it follows the log at its own pace.
 const EVENTS: usize = 4;
@@ -252,9 +253,26 @@ impl Executions for ExecutionsService {
         Ok(Response::new(answer))
     }
 
-    unbuilt! {
-        approve(v1::ExecutionsApproveRequest) -> v1::ExecutionsApproveResponse, "Executions.Approve";
-        reject(v1::ExecutionsRejectRequest) -> v1::ExecutionsRejectResponse, "Executions.Reject";
+    async fn approve(
+        &self,
+        request: Request<v1::ExecutionsApproveRequest>,
+    ) -> Result<Response<v1::ExecutionsApproveResponse>, Status> {
+        let principal = with_role(&request, Role::Reviewer)?;
+        let execution = review::approve(&self.0, &principal, request.into_inner()).await?;
+        Ok(Response::new(v1::ExecutionsApproveResponse {
+            execution: Some(execution.show(true)),
+        }))
+    }
+
+    async fn reject(
+        &self,
+        request: Request<v1::ExecutionsRejectRequest>,
+    ) -> Result<Response<v1::ExecutionsRejectResponse>, Status> {
+        let principal = with_role(&request, Role::Reviewer)?;
+        let execution = review::reject(&self.0, &principal, request.into_inner()).await?;
+        Ok(Response::new(v1::ExecutionsRejectResponse {
+            execution: Some(execution.show(true)),
+        }))
     }
 }
 
@@ -343,12 +361,7 @@ impl ExecutionsService {
     async fn accept(&self, execution: &Arc<Execution>, job: Job) -> Result<(), Problem> {
         let host = Arc::clone(&self.0);
         let used = execution.kept.as_ref().map(Session::enter).transpose()?;
-        let turn = take_turn(execution)?;
-        let place: Option<Place> = match turn {
-            // It takes its place when it is its turn.
-            Some((_, false)) => None,
-            _ => Some(host.queue.enter(&execution.log)?),
-        };
+        let admission = take_place(&host, execution, &job)?;
         let record = accept_record(execution, &job);
         let execution = Arc::clone(execution);
         let recorded = async {
@@ -359,27 +372,39 @@ impl ExecutionsService {
                 error => Problem::Ledger(error),
             })
         };
-        match (used, turn, place) {
-            (None, _, Some(place)) => {
+        match (used, admission) {
+            (None, Admitted::Alone(admission)) => {
                 recorded.await?;
-                let task = session::run(Arc::clone(&host), execution, job, place);
+                let task = session::run(Arc::clone(&host), execution, job, admission);
                 host.tasks.spawn(task);
             }
-            (Some(used), None, Some(place)) => {
+            (Some(used), Admitted::Alone(admission)) => {
                 recorded.await?;
-                let task = kept::execution::run(Arc::clone(&host), execution, job, place, used);
+                let task = kept::execution::run(Arc::clone(&host), execution, job, admission, used);
                 host.spawn_kept(task);
             }
-            (Some(used), Some((turn, _)), place) => {
+            (Some(used), Admitted::InContext(admission)) => {
                 let (begin, told) = oneshot::channel();
+                let is_direct = matches!(admission, ContextAdmission::Direct(..));
                 let (host, execution) = (Arc::clone(&host), Arc::clone(&execution));
-                let task = context::execution::run(Arc::clone(&host), execution, job, turn, place, used, told);
-                host.spawn_kept(task);
+                let task = context::execution::run(Arc::clone(&host), execution, job, admission, used, told);
+                // Nobody decides about what is not recorded.
+                let task = if is_direct {
+                    host.spawn_kept(task);
+                    None
+                } else {
+                    Some(task)
+                };
                 recorded.await?;
                 // A task that is gone needs no word.
                 let _ = begin.send(());
+                if let Some(task) = task {
+                    host.spawn_kept(task);
+                }
             }
-            (_, _, None) => return Err(Problem::Configuration("an execution lost its place".to_owned())),
+            (None, Admitted::InContext(_)) => {
+                return Err(Problem::Configuration("an execution lost its session".to_owned()));
+            }
         }
         Ok(())
     }
@@ -446,17 +471,6 @@ impl ExecutionsService {
             group,
         };
         Ok(self.0.jailer.ask(request).await?)
-    }
-}
-
-/// Takes a place in the queue of an execution's context, if it is for one; whether the context is free.
-fn take_turn(execution: &Arc<Execution>) -> Result<Option<(Turn, bool)>, Problem> {
-    match (&execution.kept, &execution.seat) {
-        (Some(session), Some(seat)) => {
-            let context = session.contexts.get(seat.context.as_str())?;
-            context.queue(execution).map(Some)
-        }
-        _ => Ok(None),
     }
 }
 
@@ -634,5 +648,7 @@ fn matches(execution: &Execution, asked: &v1::ExecutionsListRequest) -> bool {
 }
 
 mod input;
+mod place;
+mod review;
 #[cfg(test)]
 mod tests;

@@ -19,6 +19,7 @@ use crate::ledger::Ledger;
 use crate::principal::Principal;
 use crate::reload::Prepared;
 use crate::repeats::Repeats;
+use crate::run::approval::Approvals;
 use crate::run::pump::Pumps;
 use crate::run::queue::Queue;
 use crate::run::registry::Registry;
@@ -38,6 +39,7 @@ const FEATURES: &[&str] = &[
     "sessions.usage",
     "sessions.watch",
     "execute",
+    "approval",
     "files",
     "inputs",
     "interrupt",
@@ -61,6 +63,8 @@ pub struct Host {
     pub inputs: Inputs,
     pub store: Store,
     pub queue: Arc<Queue>,
+    /// Executions that wait for a reviewer.
+    pub approvals: Arc<Approvals>,
     /// Who is connected, and as whom.
     pub clients: Clients,
     /// Connections that there may be.
@@ -95,6 +99,7 @@ impl Host {
         } = prepared;
         self.store.replace(policies, templates);
         self.queue.resize(&config.limits);
+        self.approvals.resize(&config.limits);
         self.inputs.resize(config.inputs);
         self.session_places.resize(config.limits.sessions);
         self.connections.resize(config.limits.connections);
@@ -110,7 +115,8 @@ impl Host {
 
     /// Sessions that exist or are being made.
     pub fn sessions(&self) -> usize {
-        self.tasks.len().saturating_sub(self.queue.load().1) + self.session_places.taken()
+        let waiting = self.queue.load().1 + self.approvals.one_shot();
+        self.tasks.len().saturating_sub(waiting) + self.session_places.taken()
     }
 
     fn templates(&self) -> Result<TemplateList, Problem> {

@@ -51,7 +51,7 @@ pub use query::{Batch, Content, Filter, Found, Most, Start};
 use readers::Readers;
 pub use record::{
     Accept, Artifact, Body, Erased, Finish, Input, Keep, Kind, Limits, Made, OpenEnds, Origin, Record, Refused,
-    Requested, SessionClosed, SessionOpened, Usage, Work,
+    Requested, Reviewed, SessionClosed, SessionOpened, Usage, Work,
 };
 pub(crate) use record::{hex, to_millis};
 use refusals::Refusals;
@@ -191,6 +191,11 @@ impl Ledger {
     pub async fn session_closed(&self, closed: SessionClosed) -> Result<(), LedgerError> {
         let closed = Arc::new(closed);
         self.insist(|answer| Request::Closed(Arc::clone(&closed), answer)).await
+    }
+
+    /// Records what was decided about an execution that waits, durably; it must not be told before this returned.
+    pub async fn reviewed(&self, reviewed: Reviewed) -> Result<(), LedgerError> {
+        self.ask(|answer| Request::Reviewed(Box::new(reviewed), answer)).await
     }
 
     /// Marks what a former brigd left running as lost, but for what goes on.

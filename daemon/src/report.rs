@@ -97,7 +97,14 @@ impl Shown {
 
 fn load(host: &Host) -> String {
     let (running, queued) = host.queue.load();
-    format!("{running} running, {queued} queued, {} sessions", host.sessions())
+    let pending = match host.approvals.waiting() {
+        0 => String::new(),
+        waiting => format!(", {waiting} wait for approval"),
+    };
+    format!(
+        "{running} running, {queued} queued, {} sessions{pending}",
+        host.sessions()
+    )
 }
 
 /// Follows the daemon until it is told to stop, and tells that it stops and how long that may take.

@@ -1,8 +1,8 @@
 //! Executions: from a request to its result.
 //!
 //! [`admit`] checks a request whole and makes a [`admit::Job`] of it; [`inputs`] takes its files into the spool. An
-//! [`execution::Execution`] is entered in the [`registry`] and the [`queue`] and recorded, and from then on belongs to
-//! one task, [`life::live`], which [`start`]s jail and program, [`watch`]es it (a thread, the [`pump`], moves what it
+//! [`execution::Execution`] is entered in the [`registry`] and the [`queue`] and recorded (where the policy asks for it, it
+//! waits for its [`approval`] before the queue), and from then on belongs to one task, [`life::live`], which [`start`]s jail and program, [`watch`]es it (a thread, the [`pump`], moves what it
 //! reads and writes, and [`listen`]s to the Python kernel), [`collect`]s what it left, decides how it ended ([`finish`])
 //! and puts the result together ([`report`]). Clients never touch that task: they follow the [`log`], and hear of what is
 //! forgotten from the ledger ([`past`]).
@@ -11,6 +11,7 @@
 //! such a one, code can run in an interpreter that stays, a [`context`].
 
 pub mod admit;
+pub mod approval;
 pub mod clock;
 pub mod collect;
 pub mod context;

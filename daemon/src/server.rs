@@ -33,6 +33,7 @@ use crate::listener::connections;
 use crate::options::StartError;
 use crate::principal::Principal;
 use crate::repeats::Repeats;
+use crate::run::approval::Approvals;
 use crate::run::execution::StopCause;
 use crate::run::log::Held;
 use crate::run::queue::Queue;
@@ -99,6 +100,7 @@ pub fn open(config: &Config, jailer: Jailer) -> Result<Arc<Host>, StartError> {
         spool: Spool::new(&spool, SPOOL_BYTES, files),
         store,
         queue: Queue::new(&config.limits),
+        approvals: Approvals::new(&config.limits),
         clients: Clients::new(config.clients.clone()),
         connections: Slots::new(config.limits.connections),
         config: RwLock::new(Arc::new(config.clone())),

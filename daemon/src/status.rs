@@ -59,6 +59,15 @@ pub enum Problem {
     /// Too many executions wait.
     #[error("{0} executions wait already, which is as many as may")]
     QueueFull(usize),
+    /// Too many executions of the tenant wait for approval.
+    #[error("{0} executions of the tenant wait for approval already, which is as many as may")]
+    PendingQuota(usize),
+    /// What came with those that wait takes up too much: so many bytes and files may be.
+    #[error(
+        "inputs: those of the tenant's executions that wait for approval may have {0} bytes in {1} files together; input \
+         records (brig input put) do not count"
+    )]
+    PendingBytes(u64, usize),
     /// As many sessions are kept as may be.
     #[error("{0} sessions are kept already, which is as many as may")]
     SessionQuota(usize),
@@ -83,6 +92,9 @@ pub enum Problem {
     /// The execution can't be told anything.
     #[error("execution {0:?} {1}")]
     NotRunning(String, &'static str),
+    /// There is nothing to decide about the execution.
+    #[error("execution {0:?} {1}")]
+    NotPending(String, String),
     /// The session's file system is full.
     #[error("{0}: the workspace of the session is full")]
     DiskFull(String),
@@ -240,13 +252,17 @@ impl Problem {
             Self::Stranger(_) => Reason::Unauthenticated,
             Self::Role(_) => Reason::RoleMissing,
             Self::NotFound { reason, .. } | Self::Exists { reason, .. } => *reason,
-            Self::QueueFull(_) | Self::SessionBusy(..) | Self::ContextBusy(..) => Reason::QueueFull,
+            Self::QueueFull(_) | Self::PendingQuota(_) | Self::SessionBusy(..) | Self::ContextBusy(..) => {
+                Reason::QueueFull
+            }
+            Self::PendingBytes(..) => Reason::StorageQuota,
             Self::ContextQuota(..) => Reason::ContextQuota,
             Self::SessionQuota(_) => Reason::SessionQuota,
             Self::SessionClosed(_) => Reason::SessionClosed,
             Self::SessionPaused(_) | Self::Jail(Refusal::Paused) => Reason::SessionPaused,
             Self::SessionNotPaused(_) => Reason::SessionNotPaused,
             Self::NotRunning(..) => Reason::ExecutionNotRunning,
+            Self::NotPending(..) => Reason::NotPending,
             Self::DiskFull(_) => Reason::DiskFull,
             Self::File { failure, .. } => file_reason(failure.errno),
             Self::DownloadForbidden(_) => Reason::DownloadForbidden,
@@ -348,7 +364,10 @@ impl Problem {
             Self::SessionClosed(session) | Self::SessionPaused(session) | Self::SessionNotPaused(session) => {
                 details.add_precondition_failure_violation("SESSION", session, self.to_string());
             }
-            Self::NotRunning(execution, _) | Self::InputClosed(execution, _) | Self::NoTerminal(execution) => {
+            Self::NotRunning(execution, _)
+            | Self::NotPending(execution, _)
+            | Self::InputClosed(execution, _)
+            | Self::NoTerminal(execution) => {
                 details.add_precondition_failure_violation("EXECUTION", execution, self.to_string());
             }
             Self::Inputs(InputsError::Quota { key, .. }) => {
@@ -361,6 +380,13 @@ impl Problem {
             Self::QueueFull(_) => {
                 details.add_quota_failure_violation("limits.queue", self.to_string());
                 details.set_retry_info(Some(RETRY));
+            }
+            Self::PendingQuota(_) => {
+                details.add_quota_failure_violation("limits.pending", self.to_string());
+                details.set_retry_info(Some(RETRY));
+            }
+            Self::PendingBytes(..) => {
+                details.add_quota_failure_violation("limits.pending_bytes", self.to_string());
             }
             Self::Ledger(error) if error.is_full() => {
                 details.add_quota_failure_violation("state", self.to_string());

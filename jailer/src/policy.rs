@@ -230,10 +230,12 @@ pub enum Download {
 }
 
 /// Whether code waits for a decision before it runs.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Execution {
     pub review: Review,
+    /// What nobody has decided about after this time is rejected.
+    pub review_timeout: Span,
 }
 
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -241,7 +243,7 @@ pub struct Execution {
 pub enum Review {
     #[default]
     None,
-    /// Not built: refused by name.
+    /// Everything waits for a reviewer.
     Required,
 }
 
@@ -320,6 +322,20 @@ impl Default for SessionLimits {
         Self {
             idle: Bounded::fixed(Span::from_secs(600)),
             max_age: Bounded::fixed(Span::from_secs(3600)),
+        }
+    }
+}
+
+impl Execution {
+    /// The longest that a decision can be waited for.
+    pub const REVIEW_TIMEOUT_MAX: Span = Span::from_secs(DAY);
+}
+
+impl Default for Execution {
+    fn default() -> Self {
+        Self {
+            review: Review::None,
+            review_timeout: Self::REVIEW_TIMEOUT_MAX,
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Brig's gRPC API, and the JSON documents of an execution's result and of an entry of the ledger.
+//! Brig's gRPC API, the JSON documents of an execution's result and of an entry of the ledger, and the tool for models.
 //!
 //! [`v1`] is generated from `proto/brig/v1/*.proto`; `proto/README.md` has its rules.
 #![forbid(unsafe_code)]
@@ -10,6 +10,7 @@ pub mod refusal;
 pub mod result;
 pub mod schema;
 pub mod sizes;
+pub mod tool;
 
 pub use prost::bytes::Bytes;
 

@@ -24,8 +24,8 @@ pub const FINISHED_RESULTS_MAX: usize = 256 * KIB;
 pub const RICH_RESULTS_MAX: usize = 1024;
 /// Traceback of an error.
 pub const TRACEBACK_MAX: usize = 64 * KIB;
-/// Message of an error.
-pub const ERROR_MESSAGE_MAX: usize = 4 * KIB;
+/// Message of an error as it fits a chat; its traceback has all of it.
+pub const ERROR_MESSAGE_MAX: usize = KIB;
 /// Sentences for people, comments of reviewers, hints.
 pub const SENTENCE_MAX: usize = KIB;
 /// Input files of one execution, a count.

@@ -11,9 +11,9 @@ use brig_proto::v1::ledger_client::LedgerClient;
 use brig_proto::v1::sessions_client::SessionsClient;
 use brig_proto::v1::{
     Context, ContextsCloseRequest, ContextsCreateRequest, ContextsListRequest, ContextsResetRequest, ExecuteRequest,
-    Execution, ExecutionEvent, ExecutionSpec, ExecutionState, ExecutionsAttachRequest, ExecutionsCancelRequest,
-    ExecutionsGetRequest, ExecutionsInterruptRequest, HostGetRequest, HostGetResponse, RunRequest, Session,
-    SessionsCloseRequest, SessionsCreateRequest, SessionsGetRequest, run_request,
+    Execution, ExecutionEvent, ExecutionSpec, ExecutionState, ExecutionsApproveRequest, ExecutionsAttachRequest,
+    ExecutionsCancelRequest, ExecutionsGetRequest, ExecutionsInterruptRequest, ExecutionsRejectRequest, HostGetRequest,
+    HostGetResponse, RunRequest, Session, SessionsCloseRequest, SessionsCreateRequest, SessionsGetRequest, run_request,
 };
 use tokio::runtime::{Builder, Runtime};
 use tokio::task::JoinHandle;
@@ -228,6 +228,26 @@ impl Client {
             ..ExecutionsInterruptRequest::default()
         };
         self.ask(self.client().interrupt(request)).unwrap().state()
+    }
+
+    /// Approves an execution, whatever it runs.
+    pub fn approve(&self, execution: &str) -> Result<Execution, Refused> {
+        let request = ExecutionsApproveRequest {
+            execution_id: execution.to_owned(),
+            work_sha256: self.execution(execution).work_sha256,
+            ..ExecutionsApproveRequest::default()
+        };
+        Ok(self.ask(self.client().approve(request))?.execution.unwrap())
+    }
+
+    /// Rejects an execution.
+    pub fn reject(&self, execution: &str, comment: &str) -> Result<Execution, Refused> {
+        let request = ExecutionsRejectRequest {
+            execution_id: execution.to_owned(),
+            comment: comment.to_owned(),
+            ..ExecutionsRejectRequest::default()
+        };
+        Ok(self.ask(self.client().reject(request))?.execution.unwrap())
     }
 
     /// Makes a session that is kept.

@@ -54,6 +54,11 @@ impl Daemon {
         can_run().then(|| Self::launch(directory(), &Places::find().policies, configuration))
     }
 
+    /// Starts one with other policies and a configuration of its own.
+    pub fn start_as(policies: &Path, configuration: &str) -> Option<Self> {
+        can_run().then(|| Self::launch(directory(), policies, configuration))
+    }
+
     /// Starts the next one in the directory of this one, which must have ended.
     pub fn start_again(&self) -> Self {
         Self::launch(Arc::clone(&self.directory), &Places::find().policies, "")

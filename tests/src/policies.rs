@@ -11,6 +11,9 @@ use crate::host::{Places, can_run};
 /// A text of the policy `data` that must be there, and what stands in its place.
 pub type Change = (&'static str, &'static str);
 
+/// What makes a policy ask for the approval of all that runs.
+pub const REVIEWED: Change = ("review = \"none\"", "review = \"required\"");
+
 /// A folder of policies that root alone can change.
 #[derive(Debug)]
 pub struct Policies(TempDir);

@@ -5,7 +5,8 @@ use std::fmt;
 use brig_proto::result::ResultDocument;
 use brig_proto::v1::execution_event::Event;
 use brig_proto::v1::{
-    Artifact, CauseKind, ExecutionEvent, ExecutionOutput, ExecutionResult, ExecutionStatus, NoticeKind, OutputStream,
+    Artifact, CauseKind, ExecutionEvent, ExecutionOutput, ExecutionResult, ExecutionState, ExecutionStatus, NoticeKind,
+    OutputStream,
 };
 use serde_json::Value;
 use tokio::runtime::Handle;
@@ -89,6 +90,13 @@ impl Live {
                 return found;
             }
         }
+    }
+
+    /// Waits until it waits for a reviewer.
+    pub fn until_pending(&mut self) {
+        let pending =
+            |event: &Event| matches!(event, Event::Accepted(at) if at.state() == ExecutionState::PendingApproval);
+        self.until(pending);
     }
 
     /// Waits until the program runs.

@@ -115,7 +115,7 @@ fn print_state(id: &str, before: ExecutionState, done: &str, format: Format, scr
     print(&document, &text, format, screen);
 }
 
-fn print(document: &impl Serialize, text: &str, format: Format, screen: &mut Screen) {
+pub(super) fn print(document: &impl Serialize, text: &str, format: Format, screen: &mut Screen) {
     match format {
         Format::Text => screen.out.text(&format!("{}\n", escape::line(text))),
         Format::Json => screen.out.json(document),

@@ -2,7 +2,7 @@
 
 use brig_proto::v1::execution_event::Event;
 use brig_proto::v1::rich_datum::Content;
-use brig_proto::v1::{ExecutionEvent, NoticeKind, OutputStream, RichResult};
+use brig_proto::v1::{ExecutionEvent, ExecutionState, NoticeKind, OutputStream, RichResult};
 
 use super::{Show, line};
 use crate::failure::Failure;
@@ -61,6 +61,12 @@ impl Show for Text<'_> {
                     self.screen.out.guest(shown.as_bytes(), self.options.raw);
                     self.screen.out.text("\n");
                 }
+            }
+            Some(Event::Accepted(accepted)) if accepted.state() == ExecutionState::PendingApproval => {
+                let id = &accepted.execution_id;
+                self.note(&format!(
+                    "waits for a reviewer; to look at it and decide: brig execution show {id}, approve {id}, reject {id}"
+                ));
             }
             Some(Event::Accepted(accepted)) if accepted.queue_position > 0 => {
                 self.note(&format!("queued, {} before it", accepted.queue_position));

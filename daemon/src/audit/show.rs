@@ -3,7 +3,7 @@
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use brig_proto::v1;
-use brig_proto::v1::Reason;
+use brig_proto::v1::{Reason, ReviewState};
 
 use super::filter;
 use crate::ledger::{Accept, Content, Erased, Found, Origin, Verdict, hex};
@@ -54,6 +54,16 @@ pub(super) fn entry(found: Found) -> v1::LedgerEntry {
             entry.message = erasure(&erased);
             entry.request_id = erased.request.unwrap_or_default();
             name(&mut entry, erased.user, Origin::default());
+        }
+        Content::Reviewed(reviewed, asked) => {
+            let review = format!("REVIEW_STATE_{}", reviewed.review.to_uppercase());
+            entry.review = ReviewState::from_str_name(&review).unwrap_or_default().into();
+            entry.message = reviewed.message;
+            entry.request_id = reviewed.request.unwrap_or_default();
+            entry.work_sha256 = reviewed.work_sha256;
+            name(&mut entry, String::new(), asked);
+            // Empty where nobody decided or the reviewer has no name.
+            entry.user = reviewed.user;
         }
         Content::Other => {}
     }

@@ -12,6 +12,8 @@ use super::{Client, Config, InputLimits};
 const SOCKET_PATH_MAX: usize = 107;
 /// The longest drain, in milliseconds.
 const DRAIN_MAX_MS: u64 = 3_600_000;
+/// The most that may wait for approval, in bytes: half of the spool.
+const PENDING_BYTES_MAX: u64 = 4 << 30;
 /// The largest input that can be configured, in bytes.
 const INPUT_MAX: u64 = 1 << 40;
 /// The longest that an input can be kept, in milliseconds: what the API promises at most.
@@ -24,6 +26,7 @@ impl Config {
         let mut problems: Vec<String> = [
             range("limits.running", limits.running, 10_000),
             range("limits.queue", limits.queue, 100_000),
+            range("limits.pending", limits.pending, 10_000),
             range("limits.sessions", limits.sessions, 10_000),
             range("limits.connections", limits.connections, 100_000),
             socket("socket", &self.socket),
@@ -34,6 +37,12 @@ impl Config {
         .into_iter()
         .flatten()
         .collect();
+        if !(1..=PENDING_BYTES_MAX).contains(&limits.pending_bytes.bytes()) {
+            problems.push(format!(
+                "limits.pending_bytes: {} is not in 1 to 4G",
+                limits.pending_bytes
+            ));
+        }
         if limits.drain.millis() > DRAIN_MAX_MS {
             problems.push(format!("limits.drain: {} is not in 0 to 1h", limits.drain));
         }

@@ -11,7 +11,7 @@ use brig_jailer::ids::Id;
 use super::chain::{Head, Link};
 use super::names::part;
 use super::record::{
-    Accept, Body, Erased, Finish, Keep, Made, Refused, Requested, SessionClosed, SessionOpened, to_millis,
+    Accept, Body, Erased, Finish, Keep, Made, Refused, Requested, Reviewed, SessionClosed, SessionOpened, to_millis,
 };
 use super::requests::{self, New};
 use crate::output::cut_text;
@@ -20,6 +20,12 @@ use crate::output::cut_text;
 const MESSAGE_MAX: usize = 1024;
 /// The longest other text of a refusal, in bytes.
 const WORD_MAX: usize = 256;
+
+/// An execution that has not ended, as [`Begun`] has it.
+const RUNNING: &str = "SELECT tenant, session, keep_names_ms, keep_outputs_ms,
+                              coalesce(user, ''), coalesce(origin_user, '')
+                       FROM executions LEFT JOIN names ON number = accept_number
+                       WHERE execution = ?1 AND finish_number IS NULL";
 
 /// Something to be written.
 #[derive(Debug)]
@@ -30,6 +36,7 @@ pub(super) enum Entry {
     Opened(Box<SessionOpened>),
     Closed(Arc<SessionClosed>),
     Erased(Box<Erased>),
+    Reviewed(Box<Reviewed>),
 }
 
 /// Why one entry of a group was not written.
@@ -81,12 +88,16 @@ impl Entry {
             Self::Opened(opened) => pen.opened(opened),
             Self::Closed(closed) => pen.closed(closed),
             Self::Erased(erased) => pen.erased(erased).map(Ok),
+            Self::Reviewed(reviewed) => pen.reviewed(reviewed),
         }
     }
 
     /// Whether it is left out where there is little space: nothing that runs depends on it.
     pub(super) fn needs_room(&self) -> bool {
-        matches!(self, Self::Accept(_) | Self::Refused(_) | Self::Opened(_))
+        matches!(
+            self,
+            Self::Accept(_) | Self::Refused(_) | Self::Opened(_) | Self::Reviewed(_)
+        )
     }
 }
 
@@ -162,11 +173,7 @@ impl Pen<'_> {
 
     fn finish(&mut self, finish: &Finish) -> rusqlite::Result<Result<(), Problem>> {
         let execution = finish.execution.as_str();
-        let select = "SELECT tenant, session, keep_names_ms, keep_outputs_ms,
-                             coalesce(user, ''), coalesce(origin_user, '')
-                      FROM executions LEFT JOIN names ON number = accept_number
-                      WHERE execution = ?1 AND finish_number IS NULL";
-        let Some(begun) = self.begun(select, execution)? else {
+        let Some(begun) = self.begun(RUNNING, execution)? else {
             return Ok(Err(Problem::NotRunning(finish.execution.clone())));
         };
         let time_ms = to_millis(finish.time);
@@ -294,6 +301,24 @@ impl Pen<'_> {
         self.append(&columns, fields(erased)?).map(|_| ())
     }
 
+    fn reviewed(&mut self, reviewed: &Reviewed) -> rusqlite::Result<Result<(), Problem>> {
+        let execution = reviewed.execution.as_str();
+        let Some(begun) = self.begun(RUNNING, execution)? else {
+            return Ok(Err(Problem::NotRunning(reviewed.execution.clone())));
+        };
+        let columns = Columns {
+            kind: "reviewed",
+            execution: Some(execution),
+            session: Some(&begun.session),
+            tenant: &begun.tenant,
+            time_ms: to_millis(reviewed.time),
+            keep_names_ms: begun.keep_names_ms,
+        };
+        let mut data = fields(reviewed)?;
+        data.insert("origin".to_owned(), json!({"user": begun.asker()}));
+        self.append(&columns, data).map(|_| Ok(()))
+    }
+
     /// Appends an entry to the chain and gives its number.
     fn append(&mut self, columns: &Columns<'_>, data: Map<String, Value>) -> rusqlite::Result<i64> {
         let parts = part(columns.kind, data);
@@ -373,6 +398,15 @@ impl Pen<'_> {
 }
 
 impl Begun {
+    /// Who asked, by whom what is decided about it is found and erased too.
+    fn asker(&self) -> &str {
+        if self.origin_user.is_empty() {
+            &self.user
+        } else {
+            &self.origin_user
+        }
+    }
+
     /// Who asked for the beginning is found by the end too.
     fn with_users(&self, mut data: Map<String, Value>) -> Map<String, Value> {
         data.insert("user".to_owned(), json!(self.user));

@@ -2,12 +2,13 @@
 
 use rusqlite::types::{ToSql, Type, Value as Sql};
 use rusqlite::{Connection, OptionalExtension, Row, params, params_from_iter};
+use serde::Deserialize;
 use serde::de::DeserializeOwned;
 
 use super::chain::Hash;
 use super::names::join;
 use super::read::body;
-use super::record::{Accept, Erased, Finish, Refused, SessionClosed, SessionOpened};
+use super::record::{Accept, Erased, Finish, Origin, Refused, Reviewed, SessionClosed, SessionOpened};
 
 /// Which entries are wanted: those that match everything that is set.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -74,6 +75,8 @@ pub enum Content {
     Opened(Box<SessionOpened>),
     Closed(SessionClosed),
     Erased(Box<Erased>),
+    /// With who had asked.
+    Reviewed(Box<Reviewed>, Origin),
     /// Of a kind that this version does not write.
     Other,
 }
@@ -187,9 +190,20 @@ fn found(connection: &Connection, row: &Row<'_>) -> rusqlite::Result<(Found, usi
         "open" => Content::Opened(Box::new(parse(&data, names)?)),
         "close" => Content::Closed(parse(&data, names)?),
         "erased" => Content::Erased(Box::new(parse(&data, names)?)),
+        "reviewed" => {
+            let Asked { origin } = parse(&data, names)?;
+            Content::Reviewed(Box::new(parse(&data, names)?), origin)
+        }
         _ => Content::Other,
     };
     Ok((found, size))
+}
+
+/// Who asked, of an entry whose user is somebody else.
+#[derive(Deserialize)]
+struct Asked {
+    #[serde(default)]
+    origin: Origin,
 }
 
 /// What was accepted, without its bodies.

@@ -275,6 +275,27 @@ pub struct Erased {
     pub time: SystemTime,
 }
 
+/// A decision about an execution that waited for approval.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Reviewed {
+    pub execution: Id,
+    pub request: Option<String>,
+    /// From the identity of the connection; empty if nobody decided.
+    pub reviewer_tenant: String,
+    /// The reviewer; from the identity of the connection.
+    #[serde(default)]
+    pub user: String,
+    /// `approved`, `rejected` or `expired`.
+    pub review: String,
+    /// Of the code or arguments that were decided about, in hexadecimal digits.
+    pub work_sha256: String,
+    /// What the reviewer said.
+    #[serde(default)]
+    pub message: String,
+    #[serde(with = "millis", rename = "time_ms")]
+    pub time: SystemTime,
+}
+
 /// An execution as the ledger has it.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Record {

@@ -11,6 +11,7 @@ use super::*;
 
 mod chained;
 mod removed;
+mod reviewed;
 
 fn id(text: &str) -> Id {
     Id::parse(text).unwrap()

@@ -30,7 +30,7 @@ use crate::status::Problem;
 
 pub use set::Contexts;
 use turn::Wanted;
-pub use turn::{Interpreter, Lease, Turn};
+pub use turn::{Expected, Interpreter, Lease, Turn};
 
 /// The most executions of one context that wait.
 pub const WAITING_MAX: usize = 32;
@@ -75,6 +75,8 @@ struct State {
     /// What became of the last interpreter, until an execution is told.
     lost: Option<String>,
     waiting: VecDeque<Wanted>,
+    /// Executions that wait for approval first.
+    expected: Vec<Arc<Execution>>,
     /// The execution that has the process.
     running: Option<Arc<Execution>>,
     is_closing: bool,
@@ -124,13 +126,30 @@ impl Seat {
 impl Context {
     /// Takes a place in its queue; whether nobody is before.
     pub fn queue(self: &Arc<Self>, execution: &Arc<Execution>) -> Result<(Turn, bool), Problem> {
+        self.take_place(execution, WAITING_MAX)
+    }
+
+    /// Notes an execution that takes its place when it is approved.
+    pub fn expect(self: &Arc<Self>, execution: &Arc<Execution>) -> Result<Expected, Problem> {
+        let mut state = self.lock();
+        if state.is_closing || state.phase == ContextState::Closed {
+            return Err(self.closed_problem());
+        }
+        state.expected.push(Arc::clone(execution));
+        Ok(Expected {
+            context: Arc::clone(self),
+            execution: Arc::clone(execution),
+        })
+    }
+
+    fn take_place(self: &Arc<Self>, execution: &Arc<Execution>, most: usize) -> Result<(Turn, bool), Problem> {
         let (granted, turn) = oneshot::channel();
         let is_free = {
             let mut state = self.lock();
             if state.is_closing || state.phase == ContextState::Closed {
                 return Err(self.closed_problem());
             }
-            if state.waiting.len() >= WAITING_MAX {
+            if state.waiting.len() >= most {
                 return Err(Problem::ContextBusy(self.id.to_string(), state.waiting.len()));
             }
             let is_free = state.running.is_none() && state.waiting.is_empty();
@@ -285,7 +304,7 @@ impl Context {
             let mut state = self.lock();
             change(&mut state);
             let waiting = state.waiting.iter().map(|wanted| &wanted.execution);
-            waiting.chain(&state.running).cloned().collect()
+            waiting.chain(&state.expected).chain(&state.running).cloned().collect()
         };
         for execution in executions {
             execution.stop.tell(StopCause::Cancel);
@@ -325,6 +344,7 @@ impl State {
             generation: 0,
             lost: None,
             waiting: VecDeque::new(),
+            expected: Vec::new(),
             running: None,
             is_closing: false,
             resets: 0,

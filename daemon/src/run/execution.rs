@@ -23,6 +23,7 @@ use crate::jailer::Jailer;
 use crate::output::Output;
 use crate::principal::Principal;
 use crate::run::admit::{Conditions, Content, Job, Work, check_expected, wants_inline};
+use crate::run::approval::{Approval, Decision};
 use crate::run::clock::Clock;
 use crate::run::context::Seat;
 use crate::run::fields::Fields;
@@ -75,6 +76,8 @@ pub struct Execution {
     pub template: String,
     pub limits: EffectiveLimits,
     pub inputs: Vec<InputFile>,
+    /// Of the standard input that came with the request: how many bytes, and their hash.
+    pub stdin_given: Option<(u64, String)>,
     pub work_sha256: String,
     pub create_time: SystemTime,
     pub output: Arc<Output>,
@@ -87,6 +90,8 @@ pub struct Execution {
     pub kept: Option<Arc<Session>>,
     /// The context that it runs in, if it runs in one.
     pub seat: Option<Seat>,
+    /// The decision that it waits for, or waited for.
+    pub approval: Option<Approval>,
     /// Whether somebody interrupted it.
     interrupted: AtomicBool,
     /// Cancelled when somebody interrupts it, for whoever does that by itself.
@@ -155,6 +160,10 @@ impl Execution {
             template: job.template.id.clone(),
             limits: effective_limits(&job.limits),
             inputs: input_files(job),
+            stdin_given: job
+                .stdin
+                .as_ref()
+                .map(|stdin| (stdin.len() as u64, hex(&Sha256::digest(stdin)))),
             work_sha256: hex(&Sha256::digest(work_bytes(&job.work))),
             create_time: SystemTime::now(),
             log: Arc::new(Log::new(
@@ -168,6 +177,7 @@ impl Execution {
             stop: Stop::default(),
             kept,
             seat: None,
+            approval: Approval::asked_by(&job.policy),
             interrupted: AtomicBool::new(false),
             interrupt_told: CancellationToken::new(),
             signals_sent: AtomicU64::new(0),
@@ -221,6 +231,7 @@ impl Execution {
             template: session.template.id.clone(),
             limits: effective_limits(&outline.limits),
             inputs,
+            stdin_given: outline.stdin_given,
             work_sha256: outline.work_sha256,
             create_time: outline.create_time,
             output,
@@ -230,6 +241,9 @@ impl Execution {
             stop,
             kept: Some(Arc::clone(session)),
             seat: None,
+            approval: outline
+                .approval
+                .map(|(expire_time, decision)| Approval::restore(expire_time, decision)),
             interrupted: AtomicBool::new(memo.interrupted),
             interrupt_told: CancellationToken::new(),
             signals_sent: AtomicU64::new(memo.signals),
@@ -246,6 +260,8 @@ impl Execution {
         Outline {
             spec: self.spec.encode_to_vec(),
             inputs: self.inputs.iter().map(Message::encode_to_vec).collect(),
+            stdin_given: self.stdin_given.clone(),
+            approval: self.decided(),
             request: self.request.clone(),
             digest: self.digest,
             principal: self.principal.as_ref().clone(),
@@ -260,6 +276,12 @@ impl Execution {
             queued: times.queued,
             startup: times.startup,
         }
+    }
+
+    /// What was decided about it, if it had to be approved and somebody has.
+    fn decided(&self) -> Option<(SystemTime, Decision)> {
+        let approval = self.approval.as_ref()?;
+        Some((approval.expire_time, approval.decision()?.as_ref().clone()))
     }
 
     /// What may have changed since it was accepted.
@@ -308,6 +330,11 @@ impl Execution {
         {
             code.source.clear();
         }
+        let decision = self.approval.as_ref().and_then(Approval::decision);
+        let (reviewer, review_comment) = decision
+            .map(|decision| (decision.reviewer.clone(), decision.comment.clone()))
+            .unwrap_or_default();
+        let (stdin_bytes, stdin_sha256) = self.stdin_given.clone().unwrap_or_default();
         v1::Execution {
             execution_id: self.id.to_string(),
             session_id: self.session.to_string(),
@@ -334,7 +361,11 @@ impl Execution {
             template: self.template.clone(),
             limits: Some(self.limits),
             inputs: self.inputs.clone(),
-            ..v1::Execution::default()
+            approval_expire_time: self.approval.as_ref().map(|approval| approval.expire_time.into()),
+            reviewer,
+            review_comment,
+            stdin_bytes,
+            stdin_sha256,
         }
     }
 

@@ -4,13 +4,18 @@
 //! the program's own end, so a late cancellation never hides how the program really ended. What the kernel claims is
 //! used for words only, never for the status.
 
+mod hint;
+
 use brig_jailer::api::{Cause as JailCause, End, Exit};
 use brig_jailer::policy::Workspace;
 use brig_proto::v1::{CauseKind, ExecutionStatus as Status};
 
 use crate::kernel::ErrorClaim;
+use crate::run::approval::{Decision, Verdict};
 use crate::run::execution::StopCause;
 use crate::status::Problem;
+
+pub use hint::Around;
 
 /// The signal of a system call outside the filter, and the one that can't be caught.
 const SIGSYS: i32 = 31;
@@ -46,6 +51,7 @@ pub struct Facts<'f> {
     pub disk_full: Option<Full>,
     pub duration_ms: u64,
     pub limits: Limits,
+    pub around: Around<'f>,
 }
 
 /// What a full file system has no more of.
@@ -95,7 +101,7 @@ pub struct Cause {
 pub fn conclude(facts: &Facts<'_>) -> Conclusion {
     let (status, cause) = decide(facts);
     let (exit_code, signal) = exit(facts.ended);
-    let hint = hint(facts, status, cause.as_ref());
+    let hint = hint::hint(facts, status, cause.as_ref());
     Conclusion {
         status,
         limits_hit: limits_hit(facts, cause.as_ref()),
@@ -270,6 +276,35 @@ pub fn stopped_early(stop: StopCause) -> Conclusion {
     }
 }
 
+/// What an execution ended as that was not approved. Nothing ran.
+pub fn rejected(decision: &Decision) -> Conclusion {
+    let comment = decision.comment.trim();
+    let (cause, hint) = match decision.verdict {
+        Verdict::Expired => (
+            plain(CauseKind::ApprovalExpired, "no reviewer approved it in time".to_owned()),
+            None,
+        ),
+        _ if comment.is_empty() => (
+            plain(CauseKind::Rejected, "a reviewer rejected it".to_owned()),
+            Some("A reviewer rejected the code: do not send it again as it is.".to_owned()),
+        ),
+        _ => (
+            plain(CauseKind::Rejected, format!("a reviewer rejected it: {comment}")),
+            Some(format!(
+                "A reviewer rejected the code: do not send it again as it is. They said: {comment}"
+            )),
+        ),
+    };
+    Conclusion {
+        status: Status::Rejected,
+        cause: Some(cause),
+        exit_code: None,
+        signal: None,
+        limits_hit: Vec::new(),
+        hint,
+    }
+}
+
 /// What an execution ended as whose program was ordered when its jail, or the jailer, died: it may have run.
 pub fn lost_at_start(problem: &Problem) -> Conclusion {
     let (status, cause) = lost(&format!("whether the code ran is not known: {problem}"));
@@ -406,91 +441,6 @@ fn limits_hit(facts: &Facts<'_>, cause: Option<&Cause>) -> Vec<CauseKind> {
     hit.sort_unstable_by_key(|kind| *kind as i32);
     hit.dedup();
     hit
-}
-
-/// One sentence that says what to change; nothing where that is not certain.
-fn hint(facts: &Facts<'_>, status: Status, cause: Option<&Cause>) -> Option<String> {
-    let limits = &facts.limits;
-    let more = |have: u64, most: u64, what: &str, shown: fn(u64) -> String| {
-        if have < most {
-            format!(", or ask for more {what} (at most {})", shown(most))
-        } else {
-            String::new()
-        }
-    };
-    match (status, cause.map(|cause| cause.kind)) {
-        (Status::Timeout, Some(CauseKind::WallTime)) => {
-            let more = more(limits.timeout_ms, limits.timeout_max_ms, "time", seconds);
-            Some(format!(
-                "The code ran longer than {}: make it faster or let it do less{more}.",
-                seconds(limits.timeout_ms)
-            ))
-        }
-        (Status::Timeout, Some(CauseKind::CpuTime)) => {
-            Some("The code used more CPU time than it was given: make it faster or let it do less.".to_owned())
-        }
-        (Status::Timeout, Some(CauseKind::IdleTime)) => {
-            Some("The code wrote nothing for too long: let it print its progress, or do not let it wait.".to_owned())
-        }
-        (Status::OutOfMemory, _) => {
-            let more = more(limits.memory_bytes, limits.memory_max_bytes, "memory", size);
-            Some(format!(
-                "Memory and files together needed more than {}: load less at one time, for example in chunks or with \
-                 fewer columns{more}.",
-                together(limits)
-            ))
-        }
-        (Status::OutputLimit, _) => Some(format!(
-            "The code wrote more than {} of output: print less, and write large results to a file.",
-            size(limits.output_bytes)
-        )),
-        (Status::Killed, Some(CauseKind::SyscallDenied)) => {
-            Some("The code made a system call that is not allowed here: do it without that operation.".to_owned())
-        }
-        (Status::Error, Some(CauseKind::Disk)) => Some(format!(
-            "There is room for {} in all{}: write less, and delete files that are not needed.",
-            disk_limit(facts),
-            match limits.workspace {
-                Workspace::Tmpfs => ", with those in /tmp",
-                Workspace::Disk => "",
-            }
-        )),
-        (Status::Error, Some(CauseKind::Processes)) => Some(format!(
-            "At most {} processes and threads may exist at one time: use fewer workers.",
-            limits.pids
-        )),
-        (Status::Error, Some(CauseKind::Interrupt)) => None,
-        (Status::Error, _) if facts.stop == Some(StopCause::Frames) => Some(
-            "The interpreter was ended because it can't be followed without the pipe that it answers by: leave its \
-             descriptors 200 and 201 alone."
-                .to_owned(),
-        ),
-        (Status::Error, _) if was_short_of_memory(facts) => Some(format!(
-            "A process that the code started was killed, because memory and files together needed more than {}: load \
-             less at one time, or use fewer workers.",
-            together(limits)
-        )),
-        (Status::Error, _) => facts.claim.and_then(hint_for_exception),
-        _ => None,
-    }
-}
-
-/// Whether a process was killed for memory and the main one was not.
-fn was_short_of_memory(facts: &Facts<'_>) -> bool {
-    matches!(facts.ended, Ended::Told(end) if end.oom_kills > 0)
-}
-
-fn hint_for_exception(claim: &ErrorClaim) -> Option<String> {
-    match claim.name.as_str() {
-        "ModuleNotFoundError" => Some(
-            "That module is not installed here and can't be installed: use the standard library or the packages of \
-             the template."
-                .to_owned(),
-        ),
-        "EOFError" => Some("There is nobody to answer input(): write the values into the code.".to_owned()),
-        "MemoryError" => Some("The code needed more memory than it has: load less at one time.".to_owned()),
-        _ => None,
-    }
 }
 
 fn seconds(millis: u64) -> String {

@@ -1,4 +1,4 @@
-//! The life of an execution: wait for a place, start, watch, collect, record.
+//! The life of an execution: wait for approval where that is needed, wait for a place, start, watch, collect, record.
 //!
 //! The list is [`live`]. Until the code starts, everything together has `start_timeout`, and what fails is told to the
 //! caller as the status of its call; afterwards everything is told by the result.
@@ -17,10 +17,11 @@ use crate::host::Host;
 use crate::jailer::{Jail, Process};
 use crate::kernel;
 use crate::run::admit::{Conditions, Job, Work};
+use crate::run::approval::{self, Admission, Decision};
 use crate::run::clock::{Clock, Mark};
 use crate::run::collect::{Collection, collect};
 use crate::run::execution::{Execution, StopCause};
-use crate::run::finish::{Ended, conclude, lost_at_start, stopped_early};
+use crate::run::finish::{Ended, conclude, lost_at_start, rejected, stopped_early};
 use crate::run::kept::Session;
 use crate::run::queue::{Permit, Place};
 use crate::run::report::{self, Report};
@@ -71,6 +72,8 @@ pub struct Running {
 pub(in crate::run) enum NotStarted {
     Stopped(StopCause),
     Failed(Problem),
+    /// A reviewer said no, or nobody decided in time.
+    Rejected(Arc<Decision>),
     /// Nobody can tell whether it ran.
     Lost(Problem),
 }
@@ -80,14 +83,21 @@ pub async fn live(
     host: &Host,
     execution: &Arc<Execution>,
     mut job: Job,
-    place: Place,
+    admission: Admission,
     home: Home<'_>,
 ) -> Option<Permit> {
     info!(policy = %execution.policy, template = %execution.template, "execution accepted");
     point(Point::DaemonAccepted);
+    let mut times = Times::default();
+    let place = match approval::admit(host, execution, admission).await {
+        Ok(place) => place,
+        Err(why) => {
+            not_started(host, execution, why, times).await;
+            return None;
+        }
+    };
     let clock = execution.clock();
     let accepted = clock.mark();
-    let mut times = Times::default();
     let permit = match within(execution, accepted, &job, "it waited for a place", wait(place)).await {
         Ok(permit) => permit,
         Err(why) => {
@@ -262,7 +272,7 @@ pub async fn to_end(host: &Host, execution: &Arc<Execution>, conditions: &Condit
     if let Some(session) = &execution.kept {
         session.files.release(&collection.released);
     }
-    let facts = report::facts(execution, conditions, ended, &claims, collection.full(), times);
+    let facts = report::facts(&host.store, execution, conditions, ended, &claims, &collection, times);
     let conclusion = conclude(&facts);
     let report = Report {
         execution,
@@ -344,11 +354,12 @@ pub(in crate::run) async fn not_started(host: &Host, execution: &Arc<Execution>,
     let conclusion = match &why {
         NotStarted::Stopped(cause) => stopped_early(*cause),
         NotStarted::Failed(problem) => report::not_started(problem),
+        NotStarted::Rejected(decision) => rejected(decision),
         NotStarted::Lost(problem) => lost_at_start(problem),
     };
     let step = match &why {
         NotStarted::Failed(problem) | NotStarted::Lost(problem) => problem.step(),
-        NotStarted::Stopped(_) => None,
+        NotStarted::Stopped(_) | NotStarted::Rejected(_) => None,
     };
     let report = Report::of_nothing(execution, conclusion, times);
     let mut result = report.result();
@@ -361,6 +372,10 @@ pub(in crate::run) async fn not_started(host: &Host, execution: &Arc<Execution>,
     match why {
         NotStarted::Stopped(cause) => {
             info!(?cause, "execution stopped before its start");
+            execution.log.finish(result, SystemTime::now());
+        }
+        NotStarted::Rejected(_) => {
+            info!("execution rejected");
             execution.log.finish(result, SystemTime::now());
         }
         NotStarted::Failed(problem) | NotStarted::Lost(problem) => {

@@ -538,6 +538,15 @@ impl Log {
         told.collect()
     }
 
+    /// Waits until nothing more is told.
+    pub async fn ended(&self) {
+        let mut changes = self.changes.subscribe();
+        while !self.lock().closed {
+            // The sender lives as long as this.
+            let _ = changes.changed().await;
+        }
+    }
+
     /// Whether the end was told.
     pub fn is_finished(&self) -> bool {
         self.lock().progress.state == ExecutionState::Finished

@@ -5,6 +5,7 @@ use std::time::SystemTime;
 
 use brig_jailer::api::{End, Enforced};
 use brig_jailer::policy::Clamped;
+use brig_proto::sizes::{ERROR_MESSAGE_MAX, SENTENCE_MAX};
 use brig_proto::v1;
 use brig_proto::v1::{
     ArtifactClass, ArtifactHandling, CauseKind, ClampedLimit, ExecutionError, ExecutionResult, ExecutionStatus,
@@ -18,9 +19,10 @@ use crate::run::admit::Conditions;
 use crate::run::collect::Collection;
 use crate::run::context::Seat;
 use crate::run::execution::{Execution, cpus, span};
-use crate::run::finish::{Cause, Conclusion, Ended, Facts, Full, Limits};
+use crate::run::finish::{Around, Cause, Conclusion, Ended, Facts, Limits};
 use crate::run::life::Times;
 use crate::run::listen::Claims;
+use crate::run::store::{Store, python_packages};
 use crate::status::Problem;
 
 /// All that is known at the end of an execution.
@@ -40,11 +42,12 @@ pub struct Report<'r> {
 
 /// What decides about the end of an execution that started.
 pub fn facts<'f>(
-    execution: &Execution,
-    job: &Conditions,
+    store: &Store,
+    execution: &'f Execution,
+    job: &'f Conditions,
     ended: Ended,
     claims: &'f Claims,
-    disk_full: Option<Full>,
+    collection: &'f Collection,
     times: Times,
 ) -> Facts<'f> {
     let dropped = |stream| execution.output.count(stream).dropped > 0;
@@ -55,7 +58,7 @@ pub fn facts<'f>(
         signals: execution.signals_sent(),
         claim: claims.error.as_ref(),
         output_dropped: dropped(Stream::Stdout) || dropped(Stream::Stderr),
-        disk_full,
+        disk_full: collection.full(),
         duration_ms: u64::try_from(times.ran.as_millis()).unwrap_or(u64::MAX),
         limits: Limits {
             timeout_ms: job.limits.timeout_ms,
@@ -73,7 +76,27 @@ pub fn facts<'f>(
             },
             cpu_ms: job.times.cpu_ms,
         },
+        around: Around {
+            inputs: &execution.inputs,
+            kept: execution.kept.is_some(),
+            artifacts: &collection.artifacts,
+            expected: &job.expected,
+            missing: &collection.missing,
+            packages: packages(store, execution, claims),
+        },
     }
+}
+
+/// The packages that there are, where the code says that one is missing.
+fn packages(store: &Store, execution: &Execution, claims: &Claims) -> Vec<String> {
+    let is_asked_for = claims
+        .error
+        .as_ref()
+        .is_some_and(|claim| claim.name == "ModuleNotFoundError");
+    let templates = is_asked_for.then(|| store.templates().ok()).flatten();
+    // An image that was replaced meanwhile is not found any more.
+    let template = templates.and_then(|templates| templates.find(&execution.template).ok());
+    template.map_or_else(Vec::new, |template| python_packages(&template))
 }
 
 /// The end of an execution whose code did not start: by Brig's or the host's fault, or because only the jail could
@@ -139,7 +162,11 @@ impl<'r> Report<'r> {
             signal: self.conclusion.signal,
             cause: self.conclusion.cause.as_ref().map(cause),
             error: self.error(),
-            hint: self.conclusion.hint.clone().or_else(|| self.hint_for_missing()),
+            hint: self
+                .conclusion
+                .hint
+                .as_ref()
+                .map(|hint| cut_text(hint, SENTENCE_MAX).to_owned()),
             results: self.claims.results.clone(),
             inputs: execution.inputs.clone(),
             missing_outputs: self.collection.missing.clone(),
@@ -226,17 +253,10 @@ impl<'r> Report<'r> {
             .filter(|_| self.conclusion.status == ExecutionStatus::Error)?;
         Some(ExecutionError {
             name: claim.name.clone(),
-            message: cut_text(&claim.message, brig_proto::sizes::ERROR_MESSAGE_MAX).to_owned(),
+            message: shortened(&claim.message),
             line: claim.line,
             traceback: claim.traceback.clone(),
         })
-    }
-
-    /// What to do about files that were expected of code that ended well.
-    fn hint_for_missing(&self) -> Option<String> {
-        let first = self.collection.missing.first()?;
-        let hint = format!("Write the expected file {first:?} to the working directory under exactly that path.");
-        (self.conclusion.status == ExecutionStatus::Success).then_some(hint)
     }
 
     fn usage(&self) -> v1::Usage {
@@ -283,6 +303,19 @@ impl<'r> Report<'r> {
     }
 }
 
+/// A message as it fits a chat: its beginning, which says what is wrong, and its end, which often says with what. The
+/// traceback ends with all of it.
+fn shortened(message: &str) -> String {
+    if message.len() <= ERROR_MESSAGE_MAX {
+        return message.to_owned();
+    }
+    let between = " [...] ";
+    let tail = ERROR_MESSAGE_MAX / 4;
+    let head = cut_text(message, ERROR_MESSAGE_MAX - tail - between.len());
+    let from = (message.len() - tail..message.len()).find(|at| message.is_char_boundary(*at));
+    format!("{head}{between}{}", &message[from.unwrap_or(message.len())..])
+}
+
 /// The result as the ledger keeps it for whoever asks again: without what it has already, and without rich results.
 fn told(result: &ExecutionResult) -> Vec<u8> {
     let told = ExecutionResult {
@@ -295,7 +328,7 @@ fn told(result: &ExecutionResult) -> Vec<u8> {
 }
 
 fn cause(cause: &Cause) -> v1::Cause {
-    let message = cut_text(&cause.message, brig_proto::sizes::SENTENCE_MAX).to_owned();
+    let message = cut_text(&cause.message, SENTENCE_MAX).to_owned();
     v1::Cause {
         kind: cause.kind.into(),
         limit: cause.limit,

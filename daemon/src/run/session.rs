@@ -10,20 +10,20 @@ use tracing::{Instrument, debug, info_span, warn};
 use crate::host::Host;
 use crate::jailer::Jail;
 use crate::run::admit::Job;
+use crate::run::approval::Admission;
 use crate::run::execution::Execution;
 use crate::run::life::{Home, live};
-use crate::run::queue::Place;
 
 /// How long a jail may take to go.
 pub const CLOSE: Duration = Duration::from_secs(10);
 
 /// Runs an accepted execution to its end, and closes its session.
-pub async fn run(host: Arc<Host>, execution: Arc<Execution>, job: Job, place: Place) {
+pub async fn run(host: Arc<Host>, execution: Arc<Execution>, job: Job, admission: Admission) {
     let span =
         info_span!("execution", id = %execution.id, session = %execution.session, tenant = %execution.principal.tenant);
     async {
         let mut jail = None;
-        let permit = live(&host, &execution, job, place, Home::Own(&mut jail)).await;
+        let permit = live(&host, &execution, job, admission, Home::Own(&mut jail)).await;
         host.registry.ended(&execution);
         if let Some(jail) = jail {
             close(jail).await;

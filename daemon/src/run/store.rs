@@ -1,6 +1,7 @@
 //! The policies and templates that requests name.
 
-use std::path::PathBuf;
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::time::SystemTime;
 
@@ -90,6 +91,34 @@ impl Store {
     }
 }
 
+/// The names of the Python packages of an image: of all its packages those that lie beside its interpreter's own. An image
+/// is root's, so that its folders can be looked at.
+pub fn python_packages(template: &Template) -> Vec<String> {
+    let library = template.tree.join("usr/local/lib");
+    let installed: BTreeSet<String> = names_in(&library)
+        .filter(|name| name.starts_with("python"))
+        .flat_map(|python| names_in(&library.join(python).join("dist-packages")))
+        .filter_map(|name| {
+            let (name, _version) = name.strip_suffix(".dist-info")?.split_once('-')?;
+            Some(plain(name))
+        })
+        .collect();
+    let packages = template.packages.iter().map(|package| &package.name);
+    let found: BTreeSet<&String> = packages.filter(|name| installed.contains(&plain(name))).collect();
+    found.into_iter().cloned().collect()
+}
+
+/// What is in a folder; nothing if there is none.
+fn names_in(folder: &Path) -> impl Iterator<Item = String> + use<> {
+    let entries = std::fs::read_dir(folder).into_iter().flatten().flatten();
+    entries.filter_map(|entry| entry.file_name().into_string().ok())
+}
+
+/// A name of a package in the form in which all ways of writing it are the same.
+fn plain(name: &str) -> String {
+    name.to_lowercase().replace(['-', '.'], "_")
+}
+
 impl TemplateList {
     /// Finds a template by name or id.
     pub fn find(&self, wanted: &str) -> Result<Arc<Template>, FieldProblem> {
@@ -104,5 +133,49 @@ impl TemplateList {
     /// Goes through the templates, by name.
     pub fn iter(&self) -> impl Iterator<Item = &Template> {
         self.0.iter()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use brig_jailer::template::Package;
+
+    use super::*;
+
+    #[test]
+    fn python_packages_are_told_from_those_of_the_system() {
+        let tree = tempfile::tempdir().unwrap();
+        let site = tree.path().join("usr/local/lib/python3.11/dist-packages");
+        for name in [
+            "numpy",
+            "numpy-2.4.6.dist-info",
+            "scikit_learn-1.9.1.dist-info",
+            "tzdata-2026.6.dist-info",
+        ] {
+            std::fs::create_dir_all(site.join(name)).unwrap();
+        }
+        let package = |name: &str| Package {
+            name: name.to_owned(),
+            version: "1".to_owned(),
+        };
+        let template = Template {
+            name: "t".to_owned(),
+            hash: String::new(),
+            id: "t@0".to_owned(),
+            tree: tree.path().to_owned(),
+            interpreter: None,
+            environment: Vec::new(),
+            packages: ["numpy", "scikit-learn", "tzdata", "bash", "tzdata"]
+                .map(package)
+                .to_vec(),
+            warm_up: None,
+            imports: Vec::new(),
+        };
+        assert_eq!(python_packages(&template), ["numpy", "scikit-learn", "tzdata"]);
+        let bare = Template {
+            tree: tree.path().join("none"),
+            ..template
+        };
+        assert!(python_packages(&bare).is_empty());
     }
 }

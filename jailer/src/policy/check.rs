@@ -10,7 +10,9 @@ use sha2::{Digest, Sha256};
 use super::environment::pattern_problem;
 use super::problem::{Document, Problem};
 use super::trust::{LoadError, Trust, read_text};
-use super::{Bounded, Class, Handling, IoLimits, Limits, NetworkMode, PackagesMode, Policy, Retention, Review, Rules};
+use super::{
+    Bounded, Class, Execution, Handling, IoLimits, Limits, NetworkMode, PackagesMode, Policy, Retention, Rules,
+};
 use crate::seccomp::Groups;
 use crate::units::{ByteSize, Span};
 
@@ -137,6 +139,13 @@ impl Checks<'_> {
         }
         self.not_built(rules);
         self.artifacts(rules);
+        self.not_zero("execution.review_timeout", rules.execution.review_timeout);
+        self.at_most(
+            "execution.review_timeout",
+            rules.execution.review_timeout,
+            Execution::REVIEW_TIMEOUT_MAX,
+            "the longest that a decision is waited for",
+        );
         self.retention(&rules.retention);
     }
 
@@ -155,9 +164,6 @@ impl Checks<'_> {
             PackagesMode::Preinstalled => {}
             PackagesMode::AllowList => refuse("packages.mode", "allow_list", "preinstalled"),
             PackagesMode::Index => refuse("packages.mode", "index", "preinstalled"),
-        }
-        if rules.execution.review == Review::Required {
-            refuse("execution.review", "required", "none");
         }
     }
 

@@ -207,7 +207,27 @@ fn what_is_not_built_is_refused_by_name() {
     refused("[network]\nmode = \"egress\"\n", "network.mode", "egress");
     refused("[packages]\nmode = \"index\"\n", "packages.mode", "index");
     refused("[packages]\nmode = \"allow_list\"\n", "packages.mode", "allow_list");
-    refused("[execution]\nreview = \"required\"\n", "execution.review", "required");
+}
+
+#[test]
+fn a_reviewer_has_a_day_at_most_to_decide() {
+    let policy = |lines: &str| Policy::parse("x", &format!("{SMALLEST}{lines}")).map(|policy| policy.rules.execution);
+    let day = Span::from_secs(24 * 60 * 60);
+    assert_eq!(
+        policy("[execution]\nreview = \"required\"\n").unwrap(),
+        Execution {
+            review: Review::Required,
+            review_timeout: day
+        }
+    );
+    assert_eq!(
+        policy("[execution]\nreview_timeout = \"5m\"\n").unwrap().review_timeout,
+        Span::from_secs(300)
+    );
+    let told = wrong("[execution]\nreview_timeout = \"25h\"\n");
+    assert!(told.contains("execution.review_timeout: 25h is above "), "{told}");
+    let told = wrong("[execution]\nreview_timeout = 0\n");
+    assert!(told.contains("execution.review_timeout: 0 is not a limit"), "{told}");
 }
 
 #[test]

@@ -71,7 +71,7 @@ names! {
     /// What ended an execution, or which limit was reached.
     CauseKind of CauseKind {
         WallTime, CpuTime, IdleTime, SessionAge, Memory, Processes, Disk, Output, Signal, SyscallDenied, Interrupt,
-        Cancel, ClientGone, SessionClosed, ApprovalExpired, Internal,
+        Cancel, ClientGone, SessionClosed, ApprovalExpired, Internal, Rejected,
     }
     /// What happened to a file.
     Change of ArtifactChange { Created, Modified }

@@ -216,8 +216,8 @@ fn all_that_is_wrong_is_named_at_once() {
 #[test]
 fn what_is_not_built_is_refused_and_never_passed_over() {
     let daemon = daemon!();
-    let asked = brig_proto::v1::ExecutionsApproveRequest::default();
-    let call = daemon.wait(daemon.client().approve(asked)).unwrap_err();
+    let asked = brig_proto::v1::SessionsForkRequest::default();
+    let call = daemon.wait(daemon.sessions().fork(asked)).unwrap_err();
     assert_eq!(call.code(), Answer::Unimplemented);
 }
 

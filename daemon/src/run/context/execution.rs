@@ -15,12 +15,13 @@ use tokio::time::{Instant, sleep_until, timeout};
 use tracing::{Instrument, debug, info, info_span, warn};
 
 use super::interpreter::{Live, PIPES, how};
-use super::{Interpreter, Lease, Turn};
+use super::{Expected, Interpreter, Lease, Turn};
 use crate::host::Host;
 use crate::jailer::Process;
 use crate::kernel::DoneClaim;
 use crate::kernel::context::Request;
 use crate::run::admit::{Job, Work};
+use crate::run::approval::{Pending, approved};
 use crate::run::collect::{Collection, collect};
 use crate::run::execution::{Execution, StopCause};
 use crate::run::finish::{Ended, conclude};
@@ -57,6 +58,15 @@ struct Running<'r> {
     job: &'r mut Job,
 }
 
+/// How an accepted execution comes to its turn.
+#[derive(Debug)]
+pub enum Admission {
+    /// It waits for it; its place among all executions is there if the context was free.
+    Direct(Turn, Option<Place>),
+    /// A reviewer decides first.
+    Reviewed(Pending, Expected),
+}
+
 /// What is there once an execution can begin.
 struct Ready {
     lease: Lease,
@@ -64,15 +74,14 @@ struct Ready {
     since: Option<brig_jailer::files::wire::Time>,
 }
 
-/// Runs an execution to its end; the context stays. `place` is there if the context was free.
+/// Runs an execution to its end; the context stays.
 ///
 /// It gets ready while it is being recorded, and begins only if `recorded` says that it is; else it never was.
 pub async fn run(
     host: Arc<Host>,
     execution: Arc<Execution>,
     mut job: Job,
-    turn: Turn,
-    place: Option<Place>,
+    admission: Admission,
     used: Use,
     recorded: oneshot::Receiver<()>,
 ) {
@@ -85,7 +94,7 @@ pub async fn run(
             job: &mut job,
         };
         let mut permit = None;
-        if running.live(turn, place, used.session(), recorded, &mut permit).await {
+        if running.live(admission, used.session(), recorded, &mut permit).await {
             host.registry.ended(&execution);
         }
         drop(permit);
@@ -100,8 +109,7 @@ impl Running<'_> {
     /// Whether it ever was.
     async fn live(
         &mut self,
-        turn: Turn,
-        place: Option<Place>,
+        admission: Admission,
         session: &Arc<Session>,
         recorded: oneshot::Receiver<()>,
         permit: &mut Option<Permit>,
@@ -109,7 +117,7 @@ impl Running<'_> {
         let execution = self.execution;
         let mut times = Times::default();
         let ready = {
-            let ready = self.get_ready(turn, place, session, permit, &mut times);
+            let ready = self.get_ready(admission, session, permit, &mut times);
             let (mut ready, mut recorded) = (pin!(ready), pin!(recorded));
             tokio::select! {
                 biased;
@@ -134,13 +142,13 @@ impl Running<'_> {
     /// Waits for its turn and its place, and gets everything ready.
     async fn get_ready(
         &self,
-        mut turn: Turn,
-        place: Option<Place>,
+        admission: Admission,
         session: &Arc<Session>,
         permit: &mut Option<Permit>,
         times: &mut Times,
     ) -> Result<Ready, NotStarted> {
         let execution = self.execution;
+        let (mut turn, place) = self.admit(admission).await?;
         let clock = execution.clock();
         let accepted = clock.mark();
         // Those before it in its context have limits of their own.
@@ -179,6 +187,20 @@ impl Running<'_> {
             workspace,
             since,
         })
+    }
+
+    /// Waits until it may take its turn.
+    async fn admit(&self, admission: Admission) -> Result<(Turn, Option<Place>), NotStarted> {
+        match admission {
+            Admission::Direct(turn, place) => Ok((turn, place)),
+            Admission::Reviewed(pending, expected) => {
+                approved(self.host, self.execution).await?;
+                drop(pending);
+                // Only the end of the context is in the way, which ends all that is expected in it.
+                let queued = expected.queue().map_err(|_over| NotStarted::Stopped(StopCause::Cancel));
+                Ok((queued?.0, None))
+            }
+        }
     }
 
     async fn run_in(&mut self, ready: Ready, mut times: Times) {
@@ -274,11 +296,12 @@ impl Running<'_> {
         let claims = self.execution.log.claims();
         let ended = with_claim(ended, claims.error.is_some());
         let facts = report::facts(
+            &self.host.store,
             self.execution,
             &self.job.conditions,
             ended,
             &claims,
-            collection.full(),
+            &collection,
             times,
         );
         let conclusion = conclude(&facts);

@@ -26,6 +26,13 @@ pub struct Turn {
     pub(super) granted: oneshot::Receiver<Result<Lease, Problem>>,
 }
 
+/// A place behind all turns: of an execution that waits for approval, and is cancelled with the others of the context.
+#[derive(Debug)]
+pub struct Expected {
+    pub(super) context: Arc<Context>,
+    pub(super) execution: Arc<Execution>,
+}
+
 /// The process of a context, until this is dropped.
 #[derive(Debug)]
 pub struct Lease {
@@ -76,6 +83,20 @@ impl Turn {
             Ok(granted) => granted,
             Err(_over) => Err(self.context.closed_problem()),
         }
+    }
+}
+
+impl Expected {
+    /// Takes a place among the turns; whether nobody is before. It was accepted before: it is not refused for want of room.
+    pub fn queue(self) -> Result<(Turn, bool), Problem> {
+        self.context.take_place(&self.execution, usize::MAX)
+    }
+}
+
+impl Drop for Expected {
+    fn drop(&mut self) {
+        let mut state = self.context.lock();
+        state.expected.retain(|other| !Arc::ptr_eq(other, &self.execution));
     }
 }
 

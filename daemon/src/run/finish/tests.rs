@@ -37,6 +37,7 @@ fn facts(ended: Ended) -> Facts<'static> {
         disk_full: None,
         duration_ms: 30_012,
         limits: LIMITS,
+        around: Around::default(),
     }
 }
 
@@ -327,7 +328,7 @@ fn hints_are_given_where_they_are_certain() {
     })
     .hint
     .unwrap();
-    assert!(hint.starts_with("That module is not installed"));
+    assert!(hint.starts_with("The module foo is not installed"), "{hint}");
     let own = claim("MyError", "x");
     assert_eq!(
         conclude(&Facts {

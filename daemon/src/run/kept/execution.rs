@@ -8,15 +8,16 @@ use tracing::{Instrument, Span, info_span};
 use super::Use;
 use crate::host::Host;
 use crate::run::admit::{Conditions, Job};
+use crate::run::approval::Admission;
 use crate::run::execution::Execution;
 use crate::run::life::{Home, Running, live, to_end};
-use crate::run::queue::{Permit, Place};
+use crate::run::queue::Permit;
 
 /// Runs an accepted execution to its end; the session stays.
-pub async fn run(host: Arc<Host>, execution: Arc<Execution>, job: Job, place: Place, used: Use) {
+pub async fn run(host: Arc<Host>, execution: Arc<Execution>, job: Job, admission: Admission, used: Use) {
     let span = span(&execution);
     async {
-        let permit = live(&host, &execution, job, place, Home::Kept(used.session())).await;
+        let permit = live(&host, &execution, job, admission, Home::Kept(used.session())).await;
         ended(&host, &execution).await;
         drop(permit);
         // The session may be idle from here on.

@@ -28,13 +28,14 @@ use super::helper::{self, Helper};
 use super::{Session, Settings, State};
 use crate::principal::Principal;
 use crate::run::admit::{ArtifactLimits, Image, Times};
+use crate::run::approval::Decision;
 use crate::run::clock::Clock;
 use crate::run::context::Contexts;
 use crate::run::execution::StopCause;
 use crate::status::{FieldProblem, Problem};
 
 /// The version of all that is written here.
-const VERSION: u8 = 2;
+const VERSION: u8 = 3;
 /// What labels may take up at most: a session can get others later.
 const LABELS_ROOM: usize = LABELS_MAX * (LABEL_KEY_MAX + LABEL_VALUE_MAX + 4);
 
@@ -96,6 +97,9 @@ pub struct Outline {
     /// As protobuf, and each of the inputs too.
     pub spec: Vec<u8>,
     pub inputs: Vec<Vec<u8>>,
+    pub stdin_given: Option<(u64, String)>,
+    /// Until when it could be approved, and what was decided, where it had to be.
+    pub approval: Option<(SystemTime, Decision)>,
     pub work_sha256: String,
     pub create_time: SystemTime,
     pub ends_without_callers: bool,
@@ -417,7 +421,7 @@ pub(super) mod tests {
         assert_eq!(with(|told| told.quantities.pids += 1), other);
         assert_eq!(
             with(|told| told.memo[0] = 9),
-            "it is of version 9, this brigd knows version 2"
+            "it is of version 9, this brigd knows version 3"
         );
         assert_eq!(with(|told| told.memo.clear()), "it is broken: it is empty");
         assert_eq!(with(|told| told.memo.push(0)), "it is broken: it goes on after its end");

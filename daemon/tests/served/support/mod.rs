@@ -86,6 +86,7 @@ async fn start(behaviour: Behaviour, running: usize, ending: Ending) -> Option<D
             sessions: 2,
             connections: 8,
             drain: Span::from_millis(500),
+            ..Limits::default()
         },
         ..Config::default()
     };
