@@ -102,8 +102,19 @@ fn each_row_of_the_contract_holds_for_files_that_libraries_write() {
     assert_eq!((csv.rows, csv.columns), (Some(3), Some(2)));
     let sheet = outcome.artifact("t.xlsx").details.unwrap();
     assert_eq!(sheet.sheets, Some(1));
-    let chart = outcome.artifact("c.png").details.unwrap();
-    assert_eq!((chart.width, chart.height), (Some(640), Some(480)));
+    assert_eq!((sheet.rows, sheet.columns), (Some(3), Some(2)));
+    for path in ["t.json", "t.parquet"] {
+        let table = outcome.artifact(path).details.unwrap();
+        assert_eq!((table.rows, table.columns), (Some(3), Some(2)), "{path}");
+    }
+    for path in ["c.png", "c.jpg", "c.webp"] {
+        let chart = outcome.artifact(path).details.unwrap();
+        assert_eq!((chart.width, chart.height), (Some(640), Some(480)), "{path}");
+    }
+    assert_eq!(outcome.artifact("c.pdf").details.unwrap().pages, Some(1));
+    assert_eq!(outcome.artifact("r.txt").details.unwrap().lines, Some(1));
+    let archive = outcome.artifact("z.zip").details.unwrap();
+    assert_eq!((archive.entries, archive.unpacked_bytes, archive.ratio), (Some(1), Some(1), Some(0)));
 }
 
 #[test]
@@ -148,6 +159,65 @@ fn active_pictures_wait_for_review() {
 }
 
 #[test]
+fn what_a_large_drawing_hides_is_found_inside_the_jail() {
+    let daemon = daemon!();
+    let outcome = daemon.run(inline(small(
+        "path = '<path d=\"' + 'M 1 1 ' * 2000 + '\"/>'\n\
+         def svg(name, body, start=''): open(name, 'w').write(start + '<svg xmlns=\"http://www.w3.org/2000/svg\">' + path + body + '</svg>')\n\
+         svg('calm.svg', '')\nsvg('script.svg', '<![CDATA[<!--]]><script>1</script><!-- -->')\n\
+         svg('event.svg', '<g onload=\"x()\"/>')\nsvg('link.svg', '<image href=\"http://host/x.png\"/>')\n\
+         svg('html.svg', '<foreignObject/>')\nsvg('entity.svg', '&a;', '<!DOCTYPE svg [' + ' ' * 5000 + '<!ENTITY a \"b\">]>')",
+    )));
+    assert_eq!(outcome.status(), Status::Success, "{}", outcome.stderr());
+    assert_eq!(
+        rows(&outcome),
+        [
+            "calm.svg chart image/svg+xml preview",
+            // No drawing within what is looked at first: the name claims what can't be seen.
+            "entity.svg other text/plain review name_mismatch",
+            "event.svg chart image/svg+xml review active_content event_handler",
+            "html.svg chart image/svg+xml review active_content foreign_object",
+            "link.svg chart image/svg+xml review active_content external_reference",
+            "script.svg chart image/svg+xml review active_content script",
+        ]
+    );
+}
+
+#[test]
+fn bombs_are_told_and_wait_for_review() {
+    let daemon = daemon!();
+    let outcome = daemon.run(inline(small(
+        "import gzip, struct, tarfile, io, zipfile, zlib\n\
+         def chunk(kind, data): return struct.pack('>I', len(data)) + kind + data + struct.pack('>I', zlib.crc32(kind + data))\n\
+         head = struct.pack('>IIBBBBB', 50000, 50000, 8, 2, 0, 0, 0)\n\
+         data = zlib.compress(bytes(1 << 20))\n\
+         open('bomb.png', 'wb').write(b'\\x89PNG\\r\\n\\x1a\\n' + chunk(b'IHDR', head) + chunk(b'IDAT', data) + chunk(b'IEND', b''))\n\
+         with zipfile.ZipFile('bomb.zip', 'w', zipfile.ZIP_DEFLATED) as z:\n    for i in range(300): z.writestr(f'{i}', bytes(1 << 20))\n\
+         with zipfile.ZipFile('up.zip', 'w') as z: z.writestr('../../etc/cron.d/x', 'x')\n\
+         with gzip.open('bomb.gz', 'wb') as g:\n    for i in range(300): g.write(bytes(1 << 20))\n\
+         with tarfile.open('three.tgz', 'w:gz') as t:\n    for i in range(3): t.addfile(tarfile.TarInfo(f'{i}'), io.BytesIO())",
+    )));
+    assert_eq!(outcome.status(), Status::Success, "{}", outcome.stderr());
+    assert_eq!(
+        rows(&outcome),
+        [
+            "bomb.gz archive application/gzip review bomb",
+            "bomb.png chart image/png review bomb",
+            "bomb.zip archive application/zip review bomb",
+            "three.tgz archive application/gzip review",
+            "up.zip archive application/zip review escaping_name",
+        ]
+    );
+    let details = |path: &str| outcome.artifact(path).details.unwrap();
+    assert_eq!((details("bomb.png").width, details("bomb.png").height), (Some(50_000), Some(50_000)));
+    for path in ["bomb.zip", "bomb.gz"] {
+        assert_eq!(details(path).unpacked_bytes, Some(300 << 20), "{path}");
+        assert!(details(path).ratio > Some(500), "{path}");
+    }
+    assert_eq!((details("bomb.zip").entries, details("three.tgz").entries), (Some(300), Some(3)));
+}
+
+#[test]
 fn large_files_lose_their_preview_or_wait() {
     let daemon = daemon!();
     let outcome = daemon.run(small(
@@ -158,6 +228,8 @@ fn large_files_lose_their_preview_or_wait() {
     assert_eq!(handling("small.txt"), ArtifactHandling::Preview);
     assert_eq!(handling("large.txt"), ArtifactHandling::Download);
     assert_eq!(handling("huge.png"), ArtifactHandling::Review);
+    assert_eq!(outcome.artifact("large.txt").flags, ["too_large_to_preview"]);
+    assert_eq!(outcome.artifact("large.txt").details.unwrap().lines, Some(200_000));
 }
 
 #[test]
@@ -210,7 +282,14 @@ fn count_size_and_depth_are_capped_and_what_is_left_out_is_told() {
     });
     assert_eq!(outcome.result.artifacts.len(), 5);
     assert!(!outcome.paths().contains(&"a/b/c/3.txt") && !outcome.paths().contains(&"big.txt"));
-    assert!(!outcome.notices(NoticeKind::ArtifactSkipped).is_empty());
+    let told = outcome.notices(NoticeKind::ArtifactSkipped).join("\n");
+    for reason in [
+        "\"a/b/c\": lies deeper than 2 folders, limits.artifact_depth",
+        "\"big.txt\": is larger than 1000 bytes, limits.artifact_bytes",
+        "and 2 more files: beyond 5 artifacts of one execution, limits.artifacts",
+    ] {
+        assert!(told.contains(reason), "{reason} is not in {told}");
+    }
 }
 
 #[test]
