@@ -12,7 +12,7 @@ mod extension;
 mod spool;
 
 use brig_jailer::files::wire::{Detail, Flag, Inspected, Verdict};
-use brig_jailer::policy::{Artifacts, Class, Handling};
+use brig_jailer::policy::{Artifacts, Class, Found, Handling};
 
 use content::Content;
 use extension::{Claimed, Fits};
@@ -30,6 +30,17 @@ pub enum Review {
     NotNeeded,
     /// Its bytes are handed to nobody.
     Pending,
+    /// The policy refuses it, whoever would approve.
+    Rejected,
+}
+
+/// What a scanner says of a file.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Scan {
+    Clean,
+    Found,
+    /// It gave no answer.
+    Failed,
 }
 
 impl Review {
@@ -38,6 +49,7 @@ impl Review {
         match self {
             Self::NotNeeded => "not_needed",
             Self::Pending => "pending",
+            Self::Rejected => "rejected",
         }
     }
 }
@@ -206,6 +218,21 @@ impl Guess {
 /// Whether a file does harm without doing anything, or can't be looked into.
 fn hides(flag: Flag) -> bool {
     matches!(flag, Flag::Bomb | Flag::Encrypted | Flag::EscapingName)
+}
+
+impl Judgement {
+    /// Takes what the policy's scanner said into account. A file that was not scanned waits for review.
+    pub fn scanned(&mut self, scan: Scan, found: Found) {
+        let (flag, review) = match (scan, found) {
+            (Scan::Clean, _) => return,
+            (Scan::Found, Found::Review) => ("scanner_found", Review::Pending),
+            (Scan::Found, Found::Refuse) => ("scanner_found", Review::Rejected),
+            (Scan::Failed, _) => ("not_scanned", Review::Pending),
+        };
+        self.flags.push(flag);
+        self.handling = Handling::Review;
+        self.review = review;
+    }
 }
 
 /// Picks the class that the policy treats more strictly; between equals, the one that is worse by nature.

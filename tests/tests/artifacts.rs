@@ -1,12 +1,15 @@
 //! What comes out of a jail: which files, as what, and which bytes. Never anything of somewhere else.
 #![allow(clippy::unwrap_used, reason = "a test that can't go on fails")]
 
+use std::time::Duration;
+
 use brig_proto::v1::{
     Artifact, ArtifactClass, ArtifactHandling, ExecutionSpec, ExecutionStatus as Status, ExpectedOutput, Limits,
     NoticeKind, ReviewState, WantArtifacts,
 };
+use brig_tests::policies::Policies;
 use brig_tests::spec::{code, input, sh, small};
-use brig_tests::{Outcome, daemon};
+use brig_tests::{Daemon, Outcome, daemon, eventually};
 use sha2::{Digest, Sha256};
 
 /// Asks for the bytes.
@@ -114,7 +117,10 @@ fn each_row_of_the_contract_holds_for_files_that_libraries_write() {
     assert_eq!(outcome.artifact("c.pdf").details.unwrap().pages, Some(1));
     assert_eq!(outcome.artifact("r.txt").details.unwrap().lines, Some(1));
     let archive = outcome.artifact("z.zip").details.unwrap();
-    assert_eq!((archive.entries, archive.unpacked_bytes, archive.ratio), (Some(1), Some(1), Some(0)));
+    assert_eq!(
+        (archive.entries, archive.unpacked_bytes, archive.ratio),
+        (Some(1), Some(1), Some(0))
+    );
 }
 
 #[test]
@@ -209,12 +215,87 @@ fn bombs_are_told_and_wait_for_review() {
         ]
     );
     let details = |path: &str| outcome.artifact(path).details.unwrap();
-    assert_eq!((details("bomb.png").width, details("bomb.png").height), (Some(50_000), Some(50_000)));
+    assert_eq!(
+        (details("bomb.png").width, details("bomb.png").height),
+        (Some(50_000), Some(50_000))
+    );
     for path in ["bomb.zip", "bomb.gz"] {
         assert_eq!(details(path).unpacked_bytes, Some(300 << 20), "{path}");
         assert!(details(path).ratio > Some(500), "{path}");
     }
-    assert_eq!((details("bomb.zip").entries, details("three.tgz").entries), (Some(300), Some(3)));
+    assert_eq!(
+        (details("bomb.zip").entries, details("three.tgz").entries),
+        (Some(300), Some(3))
+    );
+}
+
+/// Looks for a word, as a scanner would, and behaves badly where it is told to.
+const SCANNER: &str = "\
+    grep -q VIRUS artifact && exit 1; grep -q ODD artifact && exit 7; grep -q SLOW artifact && sleep 60; \
+    grep -q DIES artifact && kill -9 $$; [ $(ls -A | wc -l) = 1 ] && [ ! -w artifact ] && exit 0; exit 9";
+
+/// Policies that have artifacts scanned; what is found is reviewed, or refused.
+fn scanned() -> Option<(Policies, Daemon)> {
+    let policies = Policies::with(&[])?;
+    let data = std::fs::read_to_string(policies.path().join("data.toml")).unwrap();
+    for found in ["review", "refuse"] {
+        let scanner = format!(
+            "{data}\n[artifacts.scanner]\npolicy = \"scan\"\nfound = \"{found}\"\n\
+             command = [\"/bin/sh\", \"-c\", '{SCANNER}']\n"
+        );
+        std::fs::write(policies.path().join(format!("{found}.toml")), scanner).unwrap();
+    }
+    let scan = "template = \"base\"\n[limits]\ntimeout = \"2s\"\n[syscalls]\ngroups = [\"base\"]\n";
+    std::fs::write(policies.path().join("scan.toml"), scan).unwrap();
+    let daemon = Daemon::start_with(policies.path())?;
+    Some((policies, daemon))
+}
+
+#[test]
+fn a_scanner_looks_at_each_artifact_in_a_session_of_its_own() {
+    let Some((_policies, daemon)) = scanned() else { return };
+    let outcome = daemon.run(inline(ExecutionSpec {
+        policy: "review".to_owned(),
+        ..sh("echo calm >a.csv; echo VIRUS >b.csv; echo ODD >c.csv; echo SLOW >d.csv; echo DIES >e.csv; echo VIRUS >f.sh")
+    }));
+    assert_eq!(outcome.status(), Status::Success, "{}", outcome.stderr());
+    assert_eq!(
+        rows(&outcome),
+        [
+            "a.csv data text/csv download",
+            "b.csv data text/csv review scanner_found",
+            "c.csv data text/csv review not_scanned",
+            "d.csv data text/csv review not_scanned",
+            "e.csv data text/csv review not_scanned",
+            "f.sh code text/x-script review scanner_found",
+        ]
+    );
+    let leaves = |artifact: &Artifact| outcome.bytes(artifact).is_some();
+    let leave: Vec<bool> = outcome.result.artifacts.iter().map(leaves).collect();
+    assert_eq!(leave, [true, false, false, false, false, false]);
+    eventually(
+        "the sessions of scanners are gone",
+        Duration::from_secs(10),
+        || match daemon.host().load.unwrap().sessions {
+            0 => Ok(()),
+            left => Err(left),
+        },
+    );
+}
+
+#[test]
+fn what_a_scanner_finds_can_be_refused() {
+    let Some((_policies, daemon)) = scanned() else { return };
+    let outcome = daemon.run(inline(ExecutionSpec {
+        policy: "refuse".to_owned(),
+        ..sh("echo calm >a.csv; echo VIRUS >b.csv; echo ODD >c.csv")
+    }));
+    let states: Vec<ReviewState> = outcome.result.artifacts.iter().map(Artifact::review).collect();
+    assert_eq!(
+        states,
+        [ReviewState::NotNeeded, ReviewState::Rejected, ReviewState::Pending]
+    );
+    assert_eq!(outcome.bytes(outcome.artifact("b.csv")), None);
 }
 
 #[test]
@@ -267,29 +348,58 @@ fn a_link_in_the_place_of_an_expected_output_is_missing() {
 }
 
 #[test]
-fn count_size_and_depth_are_capped_and_what_is_left_out_is_told() {
+fn size_and_depth_are_capped_and_what_is_left_out_is_told() {
     let daemon = daemon!();
     let limits = Limits {
-        artifacts: Some(5),
         artifact_bytes: Some(1000),
         artifact_depth: Some(2),
         ..Limits::default()
     };
     let outcome = daemon.run(ExecutionSpec {
         limits: Some(limits),
-        ..sh("mkdir -p a/b/c; echo x >a/1.txt; echo x >a/b/2.txt; echo x >a/b/c/3.txt; head -c 1001 /dev/zero | tr '\\0' x >big.txt; \
-              for i in 1 2 3 4 5 6; do echo x >f$i.txt; done")
+        ..sh(
+            "mkdir -p a/b/c; echo x >a/1.txt; echo x >a/b/2.txt; echo x >a/b/c/3.txt; \
+              head -c 1001 /dev/zero | tr '\\0' x >big.txt; head -c 1000 /dev/zero | tr '\\0' x >fits.txt",
+        )
     });
-    assert_eq!(outcome.result.artifacts.len(), 5);
-    assert!(!outcome.paths().contains(&"a/b/c/3.txt") && !outcome.paths().contains(&"big.txt"));
-    let told = outcome.notices(NoticeKind::ArtifactSkipped).join("\n");
-    for reason in [
-        "\"a/b/c\": lies deeper than 2 folders, limits.artifact_depth",
-        "\"big.txt\": is larger than 1000 bytes, limits.artifact_bytes",
-        "and 2 more files: beyond 5 artifacts of one execution, limits.artifacts",
-    ] {
-        assert!(told.contains(reason), "{reason} is not in {told}");
-    }
+    assert_eq!(outcome.paths(), ["a/1.txt", "a/b/2.txt", "fits.txt"]);
+    let mut told = outcome.notices(NoticeKind::ArtifactSkipped);
+    told.sort_unstable();
+    assert_eq!(
+        told,
+        [
+            "\"a/b/c\": lies deeper than 2 folders, limits.artifact_depth",
+            "\"big.txt\": is larger than 1000 bytes, limits.artifact_bytes",
+        ]
+    );
+}
+
+#[test]
+fn the_number_of_artifacts_is_capped_and_how_many_are_left_out_is_told() {
+    let daemon = daemon!();
+    let capped = |script: &str| {
+        let limits = Limits {
+            artifacts: Some(5),
+            ..Limits::default()
+        };
+        let outcome = daemon.run(ExecutionSpec {
+            limits: Some(limits),
+            ..sh(script)
+        });
+        assert_eq!(outcome.result.artifacts.len(), 5);
+        outcome.notices(NoticeKind::ArtifactSkipped).join("\n")
+    };
+    let told = capped("for i in 1 2 3 4 5 6 7 8; do echo x >f$i.txt; done");
+    assert!(
+        told.ends_with("and 2 more files: beyond 5 artifacts of one execution, limits.artifacts"),
+        "{told}"
+    );
+    // More than the helper names one by one.
+    let told = capped("for i in $(seq 1000); do echo x >f$i.txt; done");
+    assert!(
+        told.ends_with("and 994 more files: beyond 5 artifacts of one execution, limits.artifacts"),
+        "{told}"
+    );
 }
 
 #[test]

@@ -1,4 +1,6 @@
-use brig_jailer::policy::Rule;
+use std::sync::LazyLock;
+
+use brig_jailer::policy::{Policy, Rule};
 
 use super::*;
 
@@ -55,10 +57,13 @@ fn xlsx() -> Vec<u8> {
     ])
 }
 
-/// The `data` policy as it is shipped.
+/// The rules of the `data` policy as it is shipped.
 fn rules() -> Artifacts {
-    let text = include_str!("../../../policies/data.toml");
-    brig_jailer::policy::Policy::parse("data", text).unwrap().rules.artifacts
+    static RULES: LazyLock<Artifacts> = LazyLock::new(|| {
+        let text = include_str!("../../../policies/data.toml");
+        Policy::parse("data", text).unwrap().rules.artifacts
+    });
+    RULES.clone()
 }
 
 /// What the helper says of a file that it has seen all of.
@@ -148,20 +153,39 @@ fn short(judgement: Judgement) -> String {
 #[test]
 fn each_row_of_the_contract_holds_at_its_sizes() {
     let (chart, report, any) = (10 << 20, 256 << 10, 50 << 20);
-    let charts = [("c.png", PNG), ("c.jpg", JPEG), ("c.jpeg", JPEG), ("c.webp", WEBP), ("c.svg", SVG)];
+    let charts = [
+        ("c.png", PNG),
+        ("c.jpg", JPEG),
+        ("c.jpeg", JPEG),
+        ("c.webp", WEBP),
+        ("c.svg", SVG),
+    ];
     for (name, content) in charts {
         assert_eq!(sized(name, content, chart), "chart preview", "{name}");
         assert_eq!(sized(name, content, chart + 1), "chart review too_large", "{name}");
     }
     let book = xlsx();
-    for (name, content) in [("d.csv", CSV), ("d.json", JSON), ("d.xlsx", &book), ("d.parquet", PARQUET)] {
+    for (name, content) in [
+        ("d.csv", CSV),
+        ("d.json", JSON),
+        ("d.xlsx", &book),
+        ("d.parquet", PARQUET),
+    ] {
         assert_eq!(sized(name, content, 1), "data download", "{name}");
         assert_eq!(sized(name, content, any), "data download", "{name}");
     }
     for (name, content) in [("r.txt", TEXT), ("r.md", TEXT), ("r.pdf", PDF)] {
         assert_eq!(sized(name, content, report), "report preview", "{name}");
-        assert_eq!(sized(name, content, report + 1), "report download too_large_to_preview", "{name}");
-        assert_eq!(sized(name, content, any), "report download too_large_to_preview", "{name}");
+        assert_eq!(
+            sized(name, content, report + 1),
+            "report download too_large_to_preview",
+            "{name}"
+        );
+        assert_eq!(
+            sized(name, content, any),
+            "report download too_large_to_preview",
+            "{name}"
+        );
     }
     let archive = zip(&["a"]);
     for (name, content, class) in [
@@ -226,7 +250,11 @@ fn names_that_lie_get_the_stricter_class() {
 fn names_that_say_nothing_never_make_a_file_milder() {
     assert_rows(&[
         ("result", PNG, "other image/png review"),
-        ("result.tsv", TEXT, "other text/tab-separated-values review unlisted_name"),
+        (
+            "result.tsv",
+            TEXT,
+            "other text/tab-separated-values review unlisted_name",
+        ),
         ("result.xyz", &elf(), "executable application/x-executable review"),
         ("result.xyz", &zip(&["a"]), "archive application/zip review"),
         ("result.", SHELL, "code text/x-script review"),
@@ -356,11 +384,26 @@ fn what_can_be_active_leaves_only_after_a_whole_look() {
         (seen_as("c.png", PNG, None), "chart download not_fully_checked"),
         (seen_as("d.csv", CSV, None), "data download"),
         (look("c.svg", SVG, Verdict::Valid, &[], false), "chart preview"),
-        (look("c.svg", SVG, Verdict::Valid, &[], true), "chart review not_fully_checked"),
-        (look("c.svg", SVG, Verdict::Unknown, &[], false), "chart review not_fully_checked"),
-        (look("c.svg", SVG, Verdict::Invalid, &[], false), "chart review not_readable"),
-        (look("c.png", PNG, Verdict::Invalid, &[], false), "chart download not_readable"),
-        (look("d.csv", CSV, Verdict::Valid, &[], true), "data download not_fully_checked"),
+        (
+            look("c.svg", SVG, Verdict::Valid, &[], true),
+            "chart review not_fully_checked",
+        ),
+        (
+            look("c.svg", SVG, Verdict::Unknown, &[], false),
+            "chart review not_fully_checked",
+        ),
+        (
+            look("c.svg", SVG, Verdict::Invalid, &[], false),
+            "chart review not_readable",
+        ),
+        (
+            look("c.png", PNG, Verdict::Invalid, &[], false),
+            "chart download not_readable",
+        ),
+        (
+            look("d.csv", CSV, Verdict::Valid, &[], true),
+            "data download not_fully_checked",
+        ),
     ];
     for (row, expected) in rows {
         assert_eq!(row, expected);
@@ -392,15 +435,27 @@ fn what_the_helper_flags_is_reviewed_if_opening_it_does_something() {
         assert_eq!(seen("c.svg", SVG, flag), expected);
     }
     let rows = [
-        (seen("c.png", PNG, Flag::EmbeddedFile), "chart review active_content embedded_file"),
+        (
+            seen("c.png", PNG, Flag::EmbeddedFile),
+            "chart review active_content embedded_file",
+        ),
         (seen("c.png", PNG, Flag::Bomb), "chart review bomb"),
         (seen("d.xlsx", &xlsx(), Flag::Bomb), "data review bomb"),
         (seen("d.xlsx", &xlsx(), Flag::Macro), "data review active_content macro"),
-        (seen("d.xlsx", &xlsx(), Flag::ExternalReference), "data download external_reference"),
+        (
+            seen("d.xlsx", &xlsx(), Flag::ExternalReference),
+            "data download external_reference",
+        ),
         (seen("d.csv", CSV, Flag::Formula), "data review active_content formula"),
         (seen("r.pdf", PDF, Flag::Encrypted), "report review encrypted"),
-        (seen("r.pdf", PDF, Flag::ExternalReference), "report download external_reference"),
-        (seen("x.zip", &zip(&["a"]), Flag::EscapingName), "archive review escaping_name"),
+        (
+            seen("r.pdf", PDF, Flag::ExternalReference),
+            "report download external_reference",
+        ),
+        (
+            seen("x.zip", &zip(&["a"]), Flag::EscapingName),
+            "archive review escaping_name",
+        ),
     ];
     for (row, expected) in rows {
         assert_eq!(row, expected);
@@ -530,4 +585,24 @@ fn of_a_look_that_was_cut_short_no_number_is_told_that_could_be_too_small() {
     };
     let details = judged_as("c.png", PNG, 40, Some(&inspected)).details;
     assert_eq!(details, [number("width"), number("height")]);
+}
+
+#[test]
+fn what_the_scanner_says_makes_a_judgement_stricter() {
+    let scanned = |scan, found| {
+        let mut judgement = judged("c.png", PNG);
+        judgement.scanned(scan, found);
+        let review = judgement.review.name();
+        format!("{} {review}", short(judgement))
+    };
+    assert_eq!(scanned(Scan::Clean, Found::Refuse), "chart preview not_needed");
+    assert_eq!(
+        scanned(Scan::Found, Found::Review),
+        "chart review scanner_found pending"
+    );
+    assert_eq!(
+        scanned(Scan::Found, Found::Refuse),
+        "chart review scanner_found rejected"
+    );
+    assert_eq!(scanned(Scan::Failed, Found::Refuse), "chart review not_scanned pending");
 }

@@ -6,9 +6,7 @@ use std::time::{Duration, Instant};
 
 use brig_jailer::api::SessionUsage;
 use brig_jailer::faults::{Point, point};
-use brig_jailer::files::wire::{
-    Change, Collect, Detail, Found, Inspect, Inspected, Limit, Skip, Space, Time, Walk,
-};
+use brig_jailer::files::wire::{Change, Collect, Detail, Found, Inspect, Inspected, Limit, Skip, Space, Time, Walk};
 use brig_jailer::policy::{Class, Handling};
 use brig_proto::v1::{
     Artifact, ArtifactChange, ArtifactClass, ArtifactDetails, ArtifactHandling, NoticeKind, ReviewState, SessionLeft,
@@ -23,6 +21,7 @@ use crate::run::gate::{self, Way};
 use crate::run::inputs::hex;
 use crate::run::kept::files::Released;
 use crate::run::log::Log;
+use crate::run::scan::Scans;
 use crate::run::start::Workspace;
 
 /// How long a walk over the working directory may take.
@@ -83,6 +82,14 @@ impl Collection {
     }
 }
 
+/// Where collected files go, and what looks at them on their way.
+#[derive(Debug)]
+pub struct Keep<'k> {
+    pub spool: &'k Spool,
+    /// None where the policy names no scanner.
+    pub scans: Option<Scans>,
+}
+
 /// How far a walk over a session's files goes: as deep as artifacts may lie, and over all files that there can be.
 pub fn walk(job: &Conditions) -> Walk {
     Walk {
@@ -104,7 +111,7 @@ pub async fn collect(
     workspace: &mut Workspace,
     since: Option<Time>,
     job: &Conditions,
-    spool: &Spool,
+    keep: Keep<'_>,
     log: &Log,
 ) -> Collection {
     let mut collection = Collection::default();
@@ -115,7 +122,7 @@ pub async fn collect(
                     files: &mut helper,
                     since,
                     job,
-                    spool,
+                    keep,
                     log,
                     left: job.limits.disk_bytes,
                     looks: INSPECT_ALL,
@@ -144,7 +151,7 @@ struct Collector<'c> {
     files: &'c mut Files,
     since: Option<Time>,
     job: &'c Conditions,
-    spool: &'c Spool,
+    keep: Keep<'c>,
     log: &'c Log,
     /// What the files still to come may have together. All that the session can hold is enough for whatever was
     /// written; only holes, which cost the session nothing, come to more.
@@ -216,7 +223,7 @@ impl Collector<'_> {
             return Ok(());
         }
         let most = self.job.artifacts.bytes_each.min(self.left);
-        let mut file = self.spool.create(most).await?;
+        let mut file = self.keep.spool.create(most).await?;
         self.files.get(&found.path, most, &mut file).await?;
         let stored = Arc::new(file.finish()?);
         self.left -= stored.size();
@@ -224,7 +231,10 @@ impl Collector<'_> {
         let guess = Guess::new(rules, &found.path, stored.prefix(), stored.size());
         // Without a deeper look the judgement is stricter by itself.
         let inspected = self.look(&found.path, &stored, guess.media_type).await;
-        let judgement = guess.judge(rules, inspected.as_ref());
+        let mut judgement = guess.judge(rules, inspected.as_ref());
+        if let (Some(scanner), Some(scans)) = (&rules.scanner, &mut self.keep.scans) {
+            judgement.scanned(scans.scan(&stored).await, scanner.found);
+        }
         let artifact = artifact(found, &stored, &judgement);
         let may_leave = gate::may_leave(&self.job.policy, Way::Artifact(&judgement));
         let leaves = self.job.want_inline && may_leave;
@@ -269,7 +279,9 @@ impl Collector<'_> {
                 1 => first,
                 several => format!("{first} and {} more files", several - 1),
             };
-            self.skipped(&format!("{more}: beyond {most} artifacts of one execution, limits.artifacts"));
+            self.skipped(&format!(
+                "{more}: beyond {most} artifacts of one execution, limits.artifacts"
+            ));
         } else if untold > 0 {
             self.skipped(&format!("{untold} more names are not collected either"));
         }
@@ -337,6 +349,7 @@ fn artifact(found: &Found, stored: &Stored, judgement: &Judgement) -> Artifact {
         review: match judgement.review {
             Review::NotNeeded => ReviewState::NotNeeded,
             Review::Pending => ReviewState::Pending,
+            Review::Rejected => ReviewState::Rejected,
         }
         .into(),
         flags: judgement.flags.iter().map(|flag| (*flag).to_owned()).collect(),

@@ -186,7 +186,7 @@ impl Running<'_> {
                 &mut workspace,
                 since,
                 &self.job.conditions,
-                &self.host.spool,
+                self.host.keep(&self.job.policy),
                 &execution.log,
             );
             let (collection, counted) = tokio::join!(collected, counted(self.host, execution));
