@@ -231,7 +231,7 @@ fn bombs_are_told_and_wait_for_review() {
 
 /// Looks for a word, as a scanner would, and behaves badly where it is told to.
 const SCANNER: &str = "\
-    grep -q VIRUS artifact && exit 1; grep -q ODD artifact && exit 7; grep -q SLOW artifact && sleep 60; \
+    grep -q VIRUS artifact && exit 1; grep -q ODD artifact && exit 7; grep -q SLOW artifact && sleep 600; \
     grep -q DIES artifact && kill -9 $$; [ $(ls -A | wc -l) = 1 ] && [ ! -w artifact ] && exit 0; exit 9";
 
 /// Policies that have artifacts scanned; what is found is reviewed, or refused.
@@ -245,7 +245,8 @@ fn scanned() -> Option<(Policies, Daemon)> {
         );
         std::fs::write(policies.path().join(format!("{found}.toml")), scanner).unwrap();
     }
-    let scan = "template = \"base\"\n[limits]\ntimeout = \"2s\"\n[syscalls]\ngroups = [\"base\"]\n";
+    let timeout = 2 * brig_tests::slow();
+    let scan = format!("template = \"base\"\n[limits]\ntimeout = \"{timeout}s\"\n[syscalls]\ngroups = [\"base\"]\n");
     std::fs::write(policies.path().join("scan.toml"), scan).unwrap();
     let daemon = Daemon::start_with(policies.path())?;
     Some((policies, daemon))
@@ -256,7 +257,7 @@ fn a_scanner_looks_at_each_artifact_in_a_session_of_its_own() {
     let Some((_policies, daemon)) = scanned() else { return };
     let outcome = daemon.run(inline(ExecutionSpec {
         policy: "review".to_owned(),
-        ..sh("echo calm >a.csv; echo VIRUS >b.csv; echo ODD >c.csv; echo SLOW >d.csv; echo DIES >e.csv; echo VIRUS >f.sh")
+        ..sh("echo calm >a.csv; echo VIRUS >b.csv; echo ODD >c.csv; echo DIES >d.csv; echo VIRUS >e.sh; echo SLOW >f.csv")
     }));
     assert_eq!(outcome.status(), Status::Success, "{}", outcome.stderr());
     assert_eq!(
@@ -266,8 +267,8 @@ fn a_scanner_looks_at_each_artifact_in_a_session_of_its_own() {
             "b.csv data text/csv review scanner_found",
             "c.csv data text/csv review not_scanned",
             "d.csv data text/csv review not_scanned",
-            "e.csv data text/csv review not_scanned",
-            "f.sh code text/x-script review scanner_found",
+            "e.sh code text/x-script review scanner_found",
+            "f.csv data text/csv review not_scanned",
         ]
     );
     let leaves = |artifact: &Artifact| outcome.bytes(artifact).is_some();

@@ -70,11 +70,12 @@ impl Scans {
 
     /// Has a file scanned.
     pub async fn scan(&mut self, stored: &Arc<Stored>) -> Scan {
-        let start = Instant::now();
-        let scan = match &self.ground {
-            Ok(ground) => tokio::time::timeout(self.left, self.scanned(ground, stored)).await,
-            Err(_) => return Scan::Failed,
+        let ground = match &self.ground {
+            Ok(ground) if !self.left.is_zero() => ground,
+            _ => return Scan::Failed,
         };
+        let start = Instant::now();
+        let scan = tokio::time::timeout(self.left, self.scanned(ground, stored)).await;
         self.left = self.left.saturating_sub(start.elapsed());
         scan.unwrap_or_else(|_| {
             warn!("scanning the files of an execution takes too long");
