@@ -1,5 +1,6 @@
 //! `make bench`: how fast Brig is beside others, measured in turns on one machine. `benches/README.md` says how to read it.
 
+mod collect;
 mod context;
 mod fresh;
 mod growth;
@@ -22,6 +23,7 @@ use std::path::PathBuf;
 use anyhow::Context;
 use clap::{Parser, ValueEnum};
 
+use self::collect::Collect;
 use self::context::Cells;
 use self::fresh::Fresh;
 use self::machine::Machine;
@@ -74,6 +76,8 @@ enum Group {
     Fresh,
     /// The next cell in a live context against ipykernel
     Context,
+    /// The look at a session's files after an execution
+    Collect,
     /// Large files against cp
     Transfer,
     /// Stdout of a command that streams
@@ -149,6 +153,9 @@ fn groups<'o>(
             Ok(cells) => groups.push((1, Box::new(cells))),
             Err(error) => left_out.push(format!("next cell in a live context: {error:#}")),
         }
+    }
+    if options.wants(Group::Collect) {
+        groups.push((1, Box::new(Collect::new(ours)?)));
     }
     if options.wants(Group::Transfer) {
         groups.push((options.transfer_every, Box::new(Transfer::new(ours, options.bytes)?)));

@@ -14,7 +14,7 @@ fn a_short_run_leaves_a_report_as_it_is_described() {
     }
     let folder = tempfile::Builder::new().prefix("brig-bench-").tempdir().unwrap();
     let mut bench = Command::new(env!("CARGO_BIN_EXE_brig-bench"));
-    bench.args(["--rounds", "1", "--only", "fresh,transfer,idle"]);
+    bench.args(["--rounds", "1", "--only", "fresh,collect,transfer,idle"]);
     bench.args(["--bytes", "1000000", "--sessions", "2", "--contexts", "1"]);
     bench.arg("--out").arg(folder.path());
     bench.arg("--scripts").arg(env!("CARGO_MANIFEST_DIR"));
@@ -53,10 +53,10 @@ fn a_short_run_leaves_a_report_as_it_is_described() {
         found("fresh session, print(1), to first output", "bare python3"),
         "{rows:#?}"
     );
-    assert!(
-        rows.iter()
-            .any(|row| row["name"].as_str().unwrap().starts_with("idle session with a context"))
-    );
+    for start in ["idle session with a context", "collection after an execution"] {
+        let has = |row: &Value| row["name"].as_str().unwrap().starts_with(start);
+        assert!(rows.iter().any(has), "{start}");
+    }
 
     let table = std::fs::read_to_string(folder.path().join("report.txt")).unwrap();
     assert!(table.contains("fresh session, pandas, torn down"), "{table}");

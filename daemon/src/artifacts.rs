@@ -3,15 +3,16 @@
 //! A file's bytes go into the [`spool`](Spool) first; everything after looks only at what was stored. From name, size
 //! and the first 4 KiB a [`Guess`] is made: what the file claims to be, what its content is, and the stricter class of
 //! the two where they disagree. The files helper may then look deeper, inside the jail; what it says is a claim, and
-//! can make the judgement stricter, never milder, but for one thing: an SVG, PDF or workbook that is larger than what
-//! was looked at here is only previewed if the helper saw all of it and found nothing active.
+//! can make the judgement stricter, never milder, but for two things: an SVG, PDF or office document leaves without
+//! review only if the helper saw all of it and found nothing active, and a picture is previewed only if the helper saw
+//! its size. What it looks at are the stored bytes, by SHA-256.
 
 mod content;
 mod extension;
 mod spool;
 
 use brig_jailer::files::wire::{Detail, Flag, Inspected, Verdict};
-use brig_jailer::policy::{Artifacts, Class, Handling};
+use brig_jailer::policy::{Artifacts, Class, Found, Handling};
 
 use content::Content;
 use extension::{Claimed, Fits};
@@ -29,6 +30,17 @@ pub enum Review {
     NotNeeded,
     /// Its bytes are handed to nobody.
     Pending,
+    /// The policy refuses it, whoever would approve.
+    Rejected,
+}
+
+/// What a scanner says of a file.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Scan {
+    Clean,
+    Found,
+    /// It gave no answer.
+    Failed,
 }
 
 impl Review {
@@ -37,6 +49,7 @@ impl Review {
         match self {
             Self::NotNeeded => "not_needed",
             Self::Pending => "pending",
+            Self::Rejected => "rejected",
         }
     }
 }
@@ -52,8 +65,10 @@ pub struct Guess {
     /// The class where the content turns out not to be what it is taken for.
     fallback: Class,
     can_be_active: bool,
+    /// Whether a link out of the file is followed as soon as it is shown.
+    is_markup: bool,
+    is_picture: bool,
     active: bool,
-    seen_whole: bool,
 }
 
 /// What becomes of an artifact.
@@ -73,8 +88,7 @@ impl Guess {
     /// Looks at a stored file; `prefix` is its beginning, at most [`PREFIX_MAX`] bytes of it.
     pub fn new(rules: &Artifacts, path: &[u8], prefix: &[u8], size: u64) -> Self {
         let name = file_name(path);
-        let seen_whole = size <= prefix.len() as u64;
-        let content = Content::of(prefix, seen_whole);
+        let content = Content::of(prefix, size <= prefix.len() as u64);
         let claimed = Claimed::of(rules, &name);
         let fits = claimed.fits(&content);
         let mut flags = Vec::new();
@@ -97,6 +111,7 @@ impl Guess {
         flags.extend((content == Content::Empty).then_some("empty"));
         flags.extend((content == Content::Text { utf8: false }).then_some("not_utf8"));
         flags.extend(is_odd(path).then_some("odd_name"));
+        flags.extend(claimed.is_unlisted.then_some("unlisted_name"));
         let can_be_active = content.can_be_active();
         let active = can_be_active && content::looks_active(prefix);
         let media_type = claimed
@@ -110,8 +125,9 @@ impl Guess {
             size,
             fallback,
             can_be_active,
+            is_markup: content.is_markup(),
+            is_picture: content.is_picture(),
             active,
-            seen_whole,
         }
     }
 
@@ -128,13 +144,20 @@ impl Guess {
         };
         let rule = rules.rule(class);
         let mut handling = rule.handling_of(self.size);
+        flags.extend((handling != rule.handling).then_some("too_large_to_preview"));
         if rule.max_bytes.is_some_and(|max| self.size > max.bytes()) {
             flags.push("too_large");
             handling = Handling::Review;
         }
         if invalid {
+            // What is broken for one reader is whole for another.
             flags.push("not_readable");
-            handling = at_least(handling, Handling::Download);
+            let floor = if self.can_be_active {
+                Handling::Review
+            } else {
+                Handling::Download
+            };
+            handling = at_least(handling, floor);
         }
         handling = at_least(handling, self.judge_activity(inspected, &mut flags));
         flags.dedup();
@@ -159,19 +182,56 @@ impl Guess {
         let mut seen: Vec<Flag> = inspected.map(|inspected| inspected.flags.clone()).unwrap_or_default();
         seen.sort_unstable();
         seen.dedup();
-        let acts = self.active || seen.iter().any(|flag| *flag != Flag::ExternalReference);
+        let acts = self.active || seen.iter().any(|flag| self.acts(*flag));
+        let hides = seen.iter().any(|flag| hides(*flag));
         flags.extend(acts.then_some("active_content"));
         flags.extend(seen.iter().map(|flag| flag.name()));
         let looked_deeper = inspected.is_some_and(|seen| !seen.partial && seen.verdict != Verdict::Unknown);
-        let unchecked = self.can_be_active && !self.seen_whole && !looked_deeper;
-        flags.extend(unchecked.then_some("not_fully_checked"));
-        if acts {
+        let unchecked = (self.can_be_active || self.is_picture) && !looked_deeper;
+        let cut = inspected.is_some_and(|seen| seen.partial);
+        flags.extend((unchecked || cut).then_some("not_fully_checked"));
+        if acts || hides || (unchecked && self.can_be_active) {
             Handling::Review
         } else if unchecked || !seen.is_empty() {
             Handling::Download
         } else {
             Handling::Preview
         }
+    }
+
+    /// Whether opening the file runs or fetches something. A link in a document does not, before somebody follows it.
+    fn acts(&self, flag: Flag) -> bool {
+        match flag {
+            Flag::Script
+            | Flag::EventHandler
+            | Flag::ForeignObject
+            | Flag::Entity
+            | Flag::Macro
+            | Flag::EmbeddedFile
+            | Flag::Formula => true,
+            Flag::ExternalReference => self.is_markup,
+            Flag::Bomb | Flag::Encrypted | Flag::EscapingName => false,
+        }
+    }
+}
+
+/// Whether a file does harm without doing anything, or can't be looked into.
+fn hides(flag: Flag) -> bool {
+    matches!(flag, Flag::Bomb | Flag::Encrypted | Flag::EscapingName)
+}
+
+impl Judgement {
+    /// Takes what the policy's scanner said into account. A file that was not scanned waits for review.
+    pub fn scanned(&mut self, scan: Scan, found: Found) {
+        let (flag, review) = match (scan, found) {
+            (Scan::Clean, _) => return,
+            (Scan::Found, Found::Review) => ("scanner_found", Review::Pending),
+            (Scan::Found, Found::Refuse) => ("scanner_found", Review::Rejected),
+            (Scan::Failed, _) => ("not_scanned", Review::Pending),
+        };
+        self.flags.push(flag);
+        self.handling = Handling::Review;
+        self.review = review;
     }
 }
 
@@ -223,9 +283,15 @@ fn is_odd(path: &[u8]) -> bool {
     }
 }
 
+/// What was counted. Of a look that did not come to its end only what a file says of itself at the start.
 fn bounded_details(inspected: &Inspected) -> Vec<(String, Detail)> {
     let bounded = |text: &str| crate::output::cut_text(text, DETAIL_TEXT_MAX).to_owned();
-    let details = inspected.details.iter().take(DETAILS_MAX);
+    let is_known = |name: &str| !inspected.partial || matches!(name, "width" | "height");
+    let details = inspected
+        .details
+        .iter()
+        .filter(|(name, _)| is_known(name))
+        .take(DETAILS_MAX);
     let details = details.map(|(name, detail)| match detail {
         Detail::Number(number) => (bounded(name), Detail::Number(*number)),
         Detail::Text(text) => (bounded(name), Detail::Text(bounded(text))),

@@ -3,6 +3,7 @@
 use std::sync::{Arc, PoisonError, RwLock};
 
 use brig_jailer::api::{Check, Verdict};
+use brig_jailer::policy::Policy;
 use brig_jailer::template::Template;
 use brig_proto::v1;
 use brig_proto::v1::{HostLoad, HostVerdict, Reason};
@@ -20,9 +21,11 @@ use crate::principal::Principal;
 use crate::reload::Prepared;
 use crate::repeats::Repeats;
 use crate::run::approval::Approvals;
+use crate::run::collect::Keep;
 use crate::run::pump::Pumps;
 use crate::run::queue::Queue;
 use crate::run::registry::Registry;
+use crate::run::scan::Scans;
 use crate::run::store::{Store, TemplateList};
 use crate::server::principal;
 use crate::slots::Slots;
@@ -74,6 +77,8 @@ pub struct Host {
     pub pumps: Arc<Pumps>,
     /// Places of kept sessions.
     pub session_places: Arc<Slots>,
+    /// Places of sessions that a scanner looks at a file in.
+    pub scans: Arc<Slots>,
     /// Every one-shot execution up to the end of its jail.
     pub tasks: TaskTracker,
     /// Every kept session and every execution in one. They may outlive the daemon, which does not wait for them.
@@ -111,6 +116,14 @@ impl Host {
     pub fn spawn_kept(&self, task: impl Future<Output = ()> + Send + 'static) {
         let task = self.leaving.clone().run_until_cancelled_owned(task);
         self.kept_tasks.spawn(task);
+    }
+
+    /// Where what executions of a policy leave goes.
+    pub fn keep(&self, policy: &Policy) -> Keep<'_> {
+        Keep {
+            spool: &self.spool,
+            scans: Scans::of(self, policy),
+        }
     }
 
     /// Sessions that exist or are being made.

@@ -2,8 +2,9 @@
 //!
 //! [`admit`] checks a request whole and makes a [`admit::Job`] of it; [`inputs`] takes its files into the spool. An
 //! [`execution::Execution`] is entered in the [`registry`] and the [`queue`] and recorded (where the policy asks for it, it
-//! waits for its [`approval`] before the queue), and from then on belongs to one task, [`life::live`], which [`start`]s jail and program, [`watch`]es it (a thread, the [`pump`], moves what it
-//! reads and writes, and [`listen`]s to the Python kernel), [`collect`]s what it left, decides how it ended ([`finish`])
+//! waits for its [`approval`] before the queue), and from then on belongs to one task, [`life::live`], which [`start`]s
+//! jail and program, [`watch`]es it (a thread, the [`pump`], moves what it reads and writes, and [`listen`]s to the Python
+//! kernel), [`collect`]s what it left and has it [`scan`]ned, decides how it ended ([`finish`])
 //! and puts the result together ([`report`]). Clients never touch that task: they follow the [`log`], and hear of what is
 //! forgotten from the ledger ([`past`]).
 //!
@@ -31,6 +32,7 @@ pub mod queue;
 pub mod recorded;
 pub mod registry;
 pub mod report;
+pub mod scan;
 pub mod session;
 pub mod start;
 pub mod stdin;

@@ -38,6 +38,7 @@ use crate::run::execution::StopCause;
 use crate::run::log::Held;
 use crate::run::queue::Queue;
 use crate::run::registry::{KEPT_HELD, Registry};
+use crate::run::scan::SCANS_MAX;
 use crate::run::store::Store;
 use crate::sessions::SessionsService;
 use crate::slots::Slots;
@@ -112,6 +113,7 @@ pub fn open(config: &Config, jailer: Jailer) -> Result<Arc<Host>, StartError> {
         }),
         pumps: Arc::default(),
         session_places: Slots::new(config.limits.sessions),
+        scans: Slots::new(SCANS_MAX),
         tasks: Default::default(),
         kept_tasks: Default::default(),
         leaving: CancellationToken::new(),

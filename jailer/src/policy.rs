@@ -18,7 +18,7 @@ mod trust;
 
 use serde::{Deserialize, Serialize};
 
-pub use self::artifacts::{Artifacts, Class, Handling, Rule};
+pub use self::artifacts::{Artifacts, Class, Found, Handling, Rule, Scanner};
 pub use self::bounded::Bounded;
 pub use self::ceilings::{Ceilings, check_quantities, check_timeout};
 pub use self::check::{Summary, check_file};

@@ -13,6 +13,7 @@ use brig_jailer::files::wire::{
     Change, Collect, Collected, Detail, Get, HEADER, Inspect, Op, Put, Request, Response, Skip, Walk, body_length,
     decode, encode,
 };
+use sha2::{Digest, Sha256};
 
 const AS_INIT_DOES: &str = "--reuid 999 --regid 999 --clear-groups --inh-caps=-all,+setuid,+setgid --ambient-caps=-all,+setuid,+setgid \
                             --bounding-set=-all,+setuid,+setgid --no-new-privs";
@@ -229,15 +230,33 @@ fn every_request_works_after_the_seal() {
         }
     );
     let media_type = "application/json".to_owned();
-    helper.send(&Request::Inspect(Inspect {
+    let content = std::fs::read(helper.home.path().join("in.json")).unwrap();
+    let inspect = Inspect {
         path: b"in.json".to_vec(),
         media_type,
+        size: content.len() as u64,
+        sha256: Sha256::digest(&content).into(),
         max_bytes: 100,
         time_ms: 10_000,
-    }));
+    };
+    helper.send(&Request::Inspect(inspect.clone()));
     match helper.receive() {
         Response::Inspected(seen) => assert_eq!(seen.details[1], ("entries".to_owned(), Detail::Number(2))),
         other => panic!("{other:?}"),
+    }
+    // What is there now may be something else than what was read before.
+    for other in [
+        Inspect {
+            sha256: [0; 32],
+            ..inspect.clone()
+        },
+        Inspect { size: 3, ..inspect },
+    ] {
+        helper.send(&Request::Inspect(other));
+        match helper.receive() {
+            Response::Failed(failure) => assert_eq!((failure.op, failure.errno), (Op::Read, libc::EBADMSG)),
+            other => panic!("{other:?}"),
+        }
     }
 }
 

@@ -116,7 +116,7 @@ pub struct ArtifactDetails {
     /// Height of an image in pixels.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub height: Option<u32>,
-    /// Rows of a table, without its header; of a workbook's first sheet.
+    /// Rows of a table, without its header; of a workbook's first sheet; of JSON that has the form of a table.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rows: Option<u64>,
     /// Columns of a table; of a workbook's first sheet.
@@ -128,12 +128,18 @@ pub struct ArtifactDetails {
     /// Pages of a document.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pages: Option<u64>,
-    /// Entries of an archive.
+    /// Entries of an archive; of the array or the object that a JSON file is; values of JSON Lines.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub entries: Option<u64>,
-    /// Size of an archive's content in bytes, as its directory says.
+    /// Size of an archive's content in bytes, as its directory says; of a gzip stream as counted.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub unpacked_bytes: Option<u64>,
+    /// Lines of a text.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub lines: Option<u64>,
+    /// How many times larger what is packed is than the file, rounded down.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ratio: Option<u64>,
 }
 
 /// What ended an execution.

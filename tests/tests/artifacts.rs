@@ -1,12 +1,15 @@
 //! What comes out of a jail: which files, as what, and which bytes. Never anything of somewhere else.
 #![allow(clippy::unwrap_used, reason = "a test that can't go on fails")]
 
+use std::time::Duration;
+
 use brig_proto::v1::{
     Artifact, ArtifactClass, ArtifactHandling, ExecutionSpec, ExecutionStatus as Status, ExpectedOutput, Limits,
     NoticeKind, ReviewState, WantArtifacts,
 };
+use brig_tests::policies::Policies;
 use brig_tests::spec::{code, input, sh, small};
-use brig_tests::{Outcome, daemon};
+use brig_tests::{Daemon, Outcome, daemon, eventually};
 use sha2::{Digest, Sha256};
 
 /// Asks for the bytes.
@@ -102,8 +105,22 @@ fn each_row_of_the_contract_holds_for_files_that_libraries_write() {
     assert_eq!((csv.rows, csv.columns), (Some(3), Some(2)));
     let sheet = outcome.artifact("t.xlsx").details.unwrap();
     assert_eq!(sheet.sheets, Some(1));
-    let chart = outcome.artifact("c.png").details.unwrap();
-    assert_eq!((chart.width, chart.height), (Some(640), Some(480)));
+    assert_eq!((sheet.rows, sheet.columns), (Some(3), Some(2)));
+    for path in ["t.json", "t.parquet"] {
+        let table = outcome.artifact(path).details.unwrap();
+        assert_eq!((table.rows, table.columns), (Some(3), Some(2)), "{path}");
+    }
+    for path in ["c.png", "c.jpg", "c.webp"] {
+        let chart = outcome.artifact(path).details.unwrap();
+        assert_eq!((chart.width, chart.height), (Some(640), Some(480)), "{path}");
+    }
+    assert_eq!(outcome.artifact("c.pdf").details.unwrap().pages, Some(1));
+    assert_eq!(outcome.artifact("r.txt").details.unwrap().lines, Some(1));
+    let archive = outcome.artifact("z.zip").details.unwrap();
+    assert_eq!(
+        (archive.entries, archive.unpacked_bytes, archive.ratio),
+        (Some(1), Some(1), Some(0))
+    );
 }
 
 #[test]
@@ -148,6 +165,141 @@ fn active_pictures_wait_for_review() {
 }
 
 #[test]
+fn what_a_large_drawing_hides_is_found_inside_the_jail() {
+    let daemon = daemon!();
+    let outcome = daemon.run(inline(small(
+        "path = '<path d=\"' + 'M 1 1 ' * 2000 + '\"/>'\n\
+         def svg(name, body, start=''): open(name, 'w').write(start + '<svg xmlns=\"http://www.w3.org/2000/svg\">' + path + body + '</svg>')\n\
+         svg('calm.svg', '')\nsvg('script.svg', '<![CDATA[<!--]]><script>1</script><!-- -->')\n\
+         svg('event.svg', '<g onload=\"x()\"/>')\nsvg('link.svg', '<image href=\"http://host/x.png\"/>')\n\
+         svg('html.svg', '<foreignObject/>')\nsvg('entity.svg', '&a;', '<!DOCTYPE svg [' + ' ' * 5000 + '<!ENTITY a \"b\">]>')",
+    )));
+    assert_eq!(outcome.status(), Status::Success, "{}", outcome.stderr());
+    assert_eq!(
+        rows(&outcome),
+        [
+            "calm.svg chart image/svg+xml preview",
+            // No drawing within what is looked at first: the name claims what can't be seen.
+            "entity.svg other text/plain review name_mismatch",
+            "event.svg chart image/svg+xml review active_content event_handler",
+            "html.svg chart image/svg+xml review active_content foreign_object",
+            "link.svg chart image/svg+xml review active_content external_reference",
+            "script.svg chart image/svg+xml review active_content script",
+        ]
+    );
+}
+
+#[test]
+fn bombs_are_told_and_wait_for_review() {
+    let daemon = daemon!();
+    let outcome = daemon.run(inline(small(
+        "import gzip, struct, tarfile, io, zipfile, zlib\n\
+         def chunk(kind, data): return struct.pack('>I', len(data)) + kind + data + struct.pack('>I', zlib.crc32(kind + data))\n\
+         head = struct.pack('>IIBBBBB', 50000, 50000, 8, 2, 0, 0, 0)\n\
+         data = zlib.compress(bytes(1 << 20))\n\
+         open('bomb.png', 'wb').write(b'\\x89PNG\\r\\n\\x1a\\n' + chunk(b'IHDR', head) + chunk(b'IDAT', data) + chunk(b'IEND', b''))\n\
+         with zipfile.ZipFile('bomb.zip', 'w', zipfile.ZIP_DEFLATED) as z:\n    for i in range(300): z.writestr(f'{i}', bytes(1 << 20))\n\
+         with zipfile.ZipFile('up.zip', 'w') as z: z.writestr('../../etc/cron.d/x', 'x')\n\
+         with gzip.open('bomb.gz', 'wb') as g:\n    for i in range(300): g.write(bytes(1 << 20))\n\
+         with tarfile.open('three.tgz', 'w:gz') as t:\n    for i in range(3): t.addfile(tarfile.TarInfo(f'{i}'), io.BytesIO())",
+    )));
+    assert_eq!(outcome.status(), Status::Success, "{}", outcome.stderr());
+    assert_eq!(
+        rows(&outcome),
+        [
+            "bomb.gz archive application/gzip review bomb",
+            "bomb.png chart image/png review bomb",
+            "bomb.zip archive application/zip review bomb",
+            "three.tgz archive application/gzip review",
+            "up.zip archive application/zip review escaping_name",
+        ]
+    );
+    let details = |path: &str| outcome.artifact(path).details.unwrap();
+    assert_eq!(
+        (details("bomb.png").width, details("bomb.png").height),
+        (Some(50_000), Some(50_000))
+    );
+    for path in ["bomb.zip", "bomb.gz"] {
+        assert_eq!(details(path).unpacked_bytes, Some(300 << 20), "{path}");
+        assert!(details(path).ratio > Some(500), "{path}");
+    }
+    assert_eq!(
+        (details("bomb.zip").entries, details("three.tgz").entries),
+        (Some(300), Some(3))
+    );
+}
+
+/// Looks for a word, as a scanner would, and behaves badly where it is told to.
+const SCANNER: &str = "\
+    grep -q VIRUS artifact && exit 1; grep -q ODD artifact && exit 7; grep -q SLOW artifact && sleep 600; \
+    grep -q DIES artifact && kill -9 $$; [ $(ls -A | wc -l) = 1 ] && [ ! -w artifact ] && exit 0; exit 9";
+
+/// Policies that have artifacts scanned; what is found is reviewed, or refused.
+fn scanned() -> Option<(Policies, Daemon)> {
+    let policies = Policies::with(&[])?;
+    let data = std::fs::read_to_string(policies.path().join("data.toml")).unwrap();
+    for found in ["review", "refuse"] {
+        let scanner = format!(
+            "{data}\n[artifacts.scanner]\npolicy = \"scan\"\nfound = \"{found}\"\n\
+             command = [\"/bin/sh\", \"-c\", '{SCANNER}']\n"
+        );
+        std::fs::write(policies.path().join(format!("{found}.toml")), scanner).unwrap();
+    }
+    let timeout = 2 * brig_tests::slow();
+    let scan = format!("template = \"base\"\n[limits]\ntimeout = \"{timeout}s\"\n[syscalls]\ngroups = [\"base\"]\n");
+    std::fs::write(policies.path().join("scan.toml"), scan).unwrap();
+    let daemon = Daemon::start_with(policies.path())?;
+    Some((policies, daemon))
+}
+
+#[test]
+fn a_scanner_looks_at_each_artifact_in_a_session_of_its_own() {
+    let Some((_policies, daemon)) = scanned() else { return };
+    let outcome = daemon.run(inline(ExecutionSpec {
+        policy: "review".to_owned(),
+        ..sh("echo calm >a.csv; echo VIRUS >b.csv; echo ODD >c.csv; echo DIES >d.csv; echo VIRUS >e.sh; echo SLOW >f.csv")
+    }));
+    assert_eq!(outcome.status(), Status::Success, "{}", outcome.stderr());
+    assert_eq!(
+        rows(&outcome),
+        [
+            "a.csv data text/csv download",
+            "b.csv data text/csv review scanner_found",
+            "c.csv data text/csv review not_scanned",
+            "d.csv data text/csv review not_scanned",
+            "e.sh code text/x-script review scanner_found",
+            "f.csv data text/csv review not_scanned",
+        ]
+    );
+    let leaves = |artifact: &Artifact| outcome.bytes(artifact).is_some();
+    let leave: Vec<bool> = outcome.result.artifacts.iter().map(leaves).collect();
+    assert_eq!(leave, [true, false, false, false, false, false]);
+    eventually(
+        "the sessions of scanners are gone",
+        Duration::from_secs(10),
+        || match daemon.host().load.unwrap().sessions {
+            0 => Ok(()),
+            left => Err(left),
+        },
+    );
+}
+
+#[test]
+fn what_a_scanner_finds_can_be_refused() {
+    let Some((_policies, daemon)) = scanned() else { return };
+    let outcome = daemon.run(inline(ExecutionSpec {
+        policy: "refuse".to_owned(),
+        ..sh("echo calm >a.csv; echo VIRUS >b.csv; echo ODD >c.csv")
+    }));
+    let states: Vec<ReviewState> = outcome.result.artifacts.iter().map(Artifact::review).collect();
+    assert_eq!(
+        states,
+        [ReviewState::NotNeeded, ReviewState::Rejected, ReviewState::Pending]
+    );
+    assert_eq!(outcome.bytes(outcome.artifact("b.csv")), None);
+}
+
+#[test]
 fn large_files_lose_their_preview_or_wait() {
     let daemon = daemon!();
     let outcome = daemon.run(small(
@@ -158,6 +310,8 @@ fn large_files_lose_their_preview_or_wait() {
     assert_eq!(handling("small.txt"), ArtifactHandling::Preview);
     assert_eq!(handling("large.txt"), ArtifactHandling::Download);
     assert_eq!(handling("huge.png"), ArtifactHandling::Review);
+    assert_eq!(outcome.artifact("large.txt").flags, ["too_large_to_preview"]);
+    assert_eq!(outcome.artifact("large.txt").details.unwrap().lines, Some(200_000));
 }
 
 #[test]
@@ -195,22 +349,58 @@ fn a_link_in_the_place_of_an_expected_output_is_missing() {
 }
 
 #[test]
-fn count_size_and_depth_are_capped_and_what_is_left_out_is_told() {
+fn size_and_depth_are_capped_and_what_is_left_out_is_told() {
     let daemon = daemon!();
     let limits = Limits {
-        artifacts: Some(5),
         artifact_bytes: Some(1000),
         artifact_depth: Some(2),
         ..Limits::default()
     };
     let outcome = daemon.run(ExecutionSpec {
         limits: Some(limits),
-        ..sh("mkdir -p a/b/c; echo x >a/1.txt; echo x >a/b/2.txt; echo x >a/b/c/3.txt; head -c 1001 /dev/zero | tr '\\0' x >big.txt; \
-              for i in 1 2 3 4 5 6; do echo x >f$i.txt; done")
+        ..sh(
+            "mkdir -p a/b/c; echo x >a/1.txt; echo x >a/b/2.txt; echo x >a/b/c/3.txt; \
+              head -c 1001 /dev/zero | tr '\\0' x >big.txt; head -c 1000 /dev/zero | tr '\\0' x >fits.txt",
+        )
     });
-    assert_eq!(outcome.result.artifacts.len(), 5);
-    assert!(!outcome.paths().contains(&"a/b/c/3.txt") && !outcome.paths().contains(&"big.txt"));
-    assert!(!outcome.notices(NoticeKind::ArtifactSkipped).is_empty());
+    assert_eq!(outcome.paths(), ["a/1.txt", "a/b/2.txt", "fits.txt"]);
+    let mut told = outcome.notices(NoticeKind::ArtifactSkipped);
+    told.sort_unstable();
+    assert_eq!(
+        told,
+        [
+            "\"a/b/c\": lies deeper than 2 folders, limits.artifact_depth",
+            "\"big.txt\": is larger than 1000 bytes, limits.artifact_bytes",
+        ]
+    );
+}
+
+#[test]
+fn the_number_of_artifacts_is_capped_and_how_many_are_left_out_is_told() {
+    let daemon = daemon!();
+    let capped = |script: &str| {
+        let limits = Limits {
+            artifacts: Some(5),
+            ..Limits::default()
+        };
+        let outcome = daemon.run(ExecutionSpec {
+            limits: Some(limits),
+            ..sh(script)
+        });
+        assert_eq!(outcome.result.artifacts.len(), 5);
+        outcome.notices(NoticeKind::ArtifactSkipped).join("\n")
+    };
+    let told = capped("for i in 1 2 3 4 5 6 7 8; do echo x >f$i.txt; done");
+    assert!(
+        told.ends_with("and 2 more files: beyond 5 artifacts of one execution, limits.artifacts"),
+        "{told}"
+    );
+    // More than the helper names one by one.
+    let told = capped("for i in $(seq 1000); do echo x >f$i.txt; done");
+    assert!(
+        told.ends_with("and 994 more files: beyond 5 artifacts of one execution, limits.artifacts"),
+        "{told}"
+    );
 }
 
 #[test]

@@ -97,6 +97,15 @@ impl Content {
         matches!(self, Self::Svg | Self::Html | Self::Pdf | Self::Xlsx | Self::Office(_))
     }
 
+    /// Whether a browser shows it as a document of its own.
+    pub(super) fn is_markup(self) -> bool {
+        matches!(self, Self::Svg | Self::Html)
+    }
+
+    pub(super) fn is_picture(self) -> bool {
+        matches!(self, Self::Image(_))
+    }
+
     /// Whether it is a binary format whose files don't contain the marks of others.
     pub(super) fn is_binary_document(self) -> bool {
         matches!(self, Self::Image(_) | Self::Pdf | Self::Parquet)

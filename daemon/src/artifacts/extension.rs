@@ -118,6 +118,8 @@ pub(super) struct Claimed {
     expected: Option<Expected>,
     /// Whether the ending means anything at all.
     claims: bool,
+    /// Whether the ending has a class by nature, whose rule lists others.
+    pub(super) is_unlisted: bool,
 }
 
 /// Whether the content is what the name claims.
@@ -152,6 +154,7 @@ impl Claimed {
                 .map(|known| known.media_type),
             expected: known.map(|known| known.expected),
             claims: listed.is_some() || known.is_some(),
+            is_unlisted: listed.is_none() && by_nature.is_none() && known.is_some(),
         }
     }
 

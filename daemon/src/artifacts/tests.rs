@@ -1,5 +1,6 @@
-use brig_jailer::policy::Rule;
-use brig_jailer::units::ByteSize;
+use std::sync::LazyLock;
+
+use brig_jailer::policy::{Policy, Rule};
 
 use super::*;
 
@@ -56,32 +57,25 @@ fn xlsx() -> Vec<u8> {
     ])
 }
 
-/// The table of the `data` policy.
+/// The rules of the `data` policy as it is shipped.
 fn rules() -> Artifacts {
-    let listed = |handling, extensions: &[&str]| Rule {
-        handling,
-        extensions: extensions.iter().map(|text| (*text).to_owned()).collect(),
-        ..Rule::default()
-    };
-    let chart = listed(Handling::Preview, &[".png", ".jpg", ".jpeg", ".webp", ".svg"]);
-    let report = listed(Handling::Preview, &[".txt", ".md", ".pdf"]);
-    Artifacts {
-        chart: Rule {
-            max_bytes: Some(ByteSize::from_bytes(10 << 20)),
-            ..chart
-        },
-        data: listed(Handling::Download, &[".csv", ".json", ".xlsx", ".parquet"]),
-        report: Rule {
-            preview_max_bytes: Some(ByteSize::from_bytes(256 << 10)),
-            ..report
-        },
-        ..Artifacts::default()
+    static RULES: LazyLock<Artifacts> = LazyLock::new(|| {
+        let text = include_str!("../../../policies/data.toml");
+        Policy::parse("data", text).unwrap().rules.artifacts
+    });
+    RULES.clone()
+}
+
+/// What the helper says of a file that it has seen all of.
+fn calm() -> Inspected {
+    Inspected {
+        verdict: Verdict::Valid,
+        ..Inspected::default()
     }
 }
 
 fn judged(name: &str, content: &[u8]) -> Judgement {
-    let prefix = &content[..content.len().min(PREFIX_MAX)];
-    Guess::new(&rules(), name.as_bytes(), prefix, content.len() as u64).judge(&rules(), None)
+    judged_as(name, content, content.len() as u64, Some(&calm()))
 }
 
 fn judged_as(name: &str, content: &[u8], size: u64, inspected: Option<&Inspected>) -> Judgement {
@@ -141,8 +135,69 @@ fn each_row_of_the_contract_holds() {
         ("x.tar.gz", GZIP, "archive application/gzip review"),
         ("x.bin", b"\0\x01\x02\x03", "other application/octet-stream review"),
         ("notes", TEXT, "other text/plain review"),
-        ("c.gif", GIF, "other image/gif review"),
+        ("c.gif", GIF, "other image/gif review unlisted_name"),
     ]);
+}
+
+/// Class, handling and flags of a file as large as this, which the helper has seen all of.
+fn sized(name: &str, content: &[u8], size: u64) -> String {
+    short(judged_as(name, content, size, Some(&calm())))
+}
+
+/// Class, handling and flags.
+fn short(judgement: Judgement) -> String {
+    let words = [judgement.class.name(), judgement.handling.name()];
+    words.into_iter().chain(judgement.flags).collect::<Vec<_>>().join(" ")
+}
+
+#[test]
+fn each_row_of_the_contract_holds_at_its_sizes() {
+    let (chart, report, any) = (10 << 20, 256 << 10, 50 << 20);
+    let charts = [
+        ("c.png", PNG),
+        ("c.jpg", JPEG),
+        ("c.jpeg", JPEG),
+        ("c.webp", WEBP),
+        ("c.svg", SVG),
+    ];
+    for (name, content) in charts {
+        assert_eq!(sized(name, content, chart), "chart preview", "{name}");
+        assert_eq!(sized(name, content, chart + 1), "chart review too_large", "{name}");
+    }
+    let book = xlsx();
+    for (name, content) in [
+        ("d.csv", CSV),
+        ("d.json", JSON),
+        ("d.xlsx", &book),
+        ("d.parquet", PARQUET),
+    ] {
+        assert_eq!(sized(name, content, 1), "data download", "{name}");
+        assert_eq!(sized(name, content, any), "data download", "{name}");
+    }
+    for (name, content) in [("r.txt", TEXT), ("r.md", TEXT), ("r.pdf", PDF)] {
+        assert_eq!(sized(name, content, report), "report preview", "{name}");
+        assert_eq!(
+            sized(name, content, report + 1),
+            "report download too_large_to_preview",
+            "{name}"
+        );
+        assert_eq!(
+            sized(name, content, any),
+            "report download too_large_to_preview",
+            "{name}"
+        );
+    }
+    let archive = zip(&["a"]);
+    for (name, content, class) in [
+        ("x.py", PYTHON, "code"),
+        ("x.so", &elf(), "executable"),
+        ("x.zip", &archive, "archive"),
+        ("x.bin", b"\0\x01\x02", "other"),
+    ] {
+        for size in [1, report, any] {
+            assert_eq!(sized(name, content, size), format!("{class} review"), "{name}");
+        }
+    }
 }
 
 #[test]
@@ -195,6 +250,11 @@ fn names_that_lie_get_the_stricter_class() {
 fn names_that_say_nothing_never_make_a_file_milder() {
     assert_rows(&[
         ("result", PNG, "other image/png review"),
+        (
+            "result.tsv",
+            TEXT,
+            "other text/tab-separated-values review unlisted_name",
+        ),
         ("result.xyz", &elf(), "executable application/x-executable review"),
         ("result.xyz", &zip(&["a"]), "archive application/zip review"),
         ("result.", SHELL, "code text/x-script review"),
@@ -268,7 +328,7 @@ fn polyglots_are_reviewed() {
         (
             "c.gif",
             &[GIF, b"/*<html>*/".as_slice()].concat(),
-            "other image/gif review polyglot",
+            "other image/gif review polyglot unlisted_name",
         ),
     ]);
     // A script that begins like a portable executable, with bytes of one behind it.
@@ -306,9 +366,8 @@ fn active_content_is_reviewed() {
 }
 
 #[test]
-fn what_was_not_seen_whole_is_previewed_only_after_a_deeper_look() {
-    let size = 100_000;
-    let look = |verdict, flags: &[Flag], partial| {
+fn what_can_be_active_leaves_only_after_a_whole_look() {
+    let look = |name: &str, content: &[u8], verdict, flags: &[Flag], partial| {
         let flags = flags.to_vec();
         let inspected = Inspected {
             verdict,
@@ -316,35 +375,96 @@ fn what_was_not_seen_whole_is_previewed_only_after_a_deeper_look() {
             partial,
             ..Inspected::default()
         };
-        row(&judged_as("c.svg", SVG, size, Some(&inspected)))
+        seen_as(name, content, Some(&inspected))
     };
-    let alone = row(&judged_as("c.svg", SVG, size, None));
-    assert_eq!(alone, "chart image/svg+xml download not_fully_checked");
     let rows = [
-        (look(Verdict::Valid, &[], false), "preview"),
-        (look(Verdict::Valid, &[], true), "download not_fully_checked"),
-        (look(Verdict::Unknown, &[], false), "download not_fully_checked"),
-        (look(Verdict::Invalid, &[], false), "download not_readable"),
+        (seen_as("c.svg", SVG, None), "chart review not_fully_checked"),
+        (seen_as("r.pdf", PDF, None), "report review not_fully_checked"),
+        (seen_as("d.xlsx", &xlsx(), None), "data review not_fully_checked"),
+        (seen_as("c.png", PNG, None), "chart download not_fully_checked"),
+        (seen_as("d.csv", CSV, None), "data download"),
+        (look("c.svg", SVG, Verdict::Valid, &[], false), "chart preview"),
         (
-            look(Verdict::Valid, &[Flag::Script], false),
-            "review active_content script",
+            look("c.svg", SVG, Verdict::Valid, &[], true),
+            "chart review not_fully_checked",
         ),
         (
-            look(Verdict::Valid, &[Flag::ExternalReference], false),
-            "download external_reference",
+            look("c.svg", SVG, Verdict::Unknown, &[], false),
+            "chart review not_fully_checked",
+        ),
+        (
+            look("c.svg", SVG, Verdict::Invalid, &[], false),
+            "chart review not_readable",
+        ),
+        (
+            look("c.png", PNG, Verdict::Invalid, &[], false),
+            "chart download not_readable",
+        ),
+        (
+            look("d.csv", CSV, Verdict::Valid, &[], true),
+            "data download not_fully_checked",
         ),
     ];
     for (row, expected) in rows {
-        assert_eq!(row, format!("chart image/svg+xml {expected}"));
+        assert_eq!(row, expected);
+    }
+}
+
+fn seen_as(name: &str, content: &[u8], inspected: Option<&Inspected>) -> String {
+    short(judged_as(name, content, content.len() as u64, inspected))
+}
+
+#[test]
+fn what_the_helper_flags_is_reviewed_if_opening_it_does_something() {
+    let seen = |name: &str, content: &[u8], flag| {
+        let inspected = Inspected {
+            flags: vec![flag],
+            ..calm()
+        };
+        seen_as(name, content, Some(&inspected))
+    };
+    let svg = [
+        Flag::Script,
+        Flag::EventHandler,
+        Flag::ForeignObject,
+        Flag::ExternalReference,
+        Flag::Entity,
+    ];
+    for flag in svg {
+        let expected = format!("chart review active_content {}", flag.name());
+        assert_eq!(seen("c.svg", SVG, flag), expected);
+    }
+    let rows = [
+        (
+            seen("c.png", PNG, Flag::EmbeddedFile),
+            "chart review active_content embedded_file",
+        ),
+        (seen("c.png", PNG, Flag::Bomb), "chart review bomb"),
+        (seen("d.xlsx", &xlsx(), Flag::Bomb), "data review bomb"),
+        (seen("d.xlsx", &xlsx(), Flag::Macro), "data review active_content macro"),
+        (
+            seen("d.xlsx", &xlsx(), Flag::ExternalReference),
+            "data download external_reference",
+        ),
+        (seen("d.csv", CSV, Flag::Formula), "data review active_content formula"),
+        (seen("r.pdf", PDF, Flag::Encrypted), "report review encrypted"),
+        (
+            seen("r.pdf", PDF, Flag::ExternalReference),
+            "report download external_reference",
+        ),
+        (
+            seen("x.zip", &zip(&["a"]), Flag::EscapingName),
+            "archive review escaping_name",
+        ),
+    ];
+    for (row, expected) in rows {
+        assert_eq!(row, expected);
     }
 }
 
 #[test]
 fn a_claim_never_makes_the_judgement_milder() {
-    let calm = Inspected {
-        verdict: Verdict::Valid,
-        ..Inspected::default()
-    };
+    let calm = calm();
     let script = b"<svg><script>x</script></svg>";
     assert_eq!(judged_as("c.svg", script, 29, Some(&calm)).handling, ByReview);
     assert_eq!(judged_as("c.png", &elf(), 64, Some(&calm)).class, Executable);
@@ -362,19 +482,6 @@ fn a_workbook_that_is_none_is_an_archive() {
 }
 
 #[test]
-fn sizes_turn_previews_into_downloads_and_charts_into_reviews() {
-    let handling = |name, content: &[u8], size| judged_as(name, content, size, None).handling;
-    assert_eq!(handling("r.txt", TEXT, 256 << 10), Preview);
-    assert_eq!(handling("r.txt", TEXT, (256 << 10) + 1), Download);
-    assert_eq!(handling("c.png", PNG, 10 << 20), Preview);
-    let large = judged_as("c.png", PNG, (10 << 20) + 1, None);
-    assert_eq!(
-        (large.handling, large.review, large.flags),
-        (ByReview, Review::Pending, vec!["too_large"])
-    );
-}
-
-#[test]
 fn odd_names_are_flagged() {
     let flags = |path: &[u8]| Guess::new(&rules(), path, TEXT, 16).judge(&rules(), None).flags;
     assert_eq!(flags("txt.\u{202e}gnp.txt".as_bytes()), ["odd_name"]);
@@ -388,7 +495,7 @@ fn a_policy_may_list_endings_that_are_not_known() {
     let mut rules = rules();
     rules.data.extensions.extend([".npy".to_owned(), ".gif".to_owned()]);
     let judge = |name: &str, content: &[u8]| {
-        Guess::new(&rules, name.as_bytes(), content, content.len() as u64).judge(&rules, None)
+        Guess::new(&rules, name.as_bytes(), content, content.len() as u64).judge(&rules, Some(&calm()))
     };
     assert_eq!(judge("a.npy", b"\x93NUMPY\x01\0").class, Data);
     assert_eq!(judge("a.npy", &elf()).class, Executable);
@@ -466,4 +573,36 @@ fn details_of_a_claim_are_bounded() {
         details[0],
         (format!("0{}", "n".repeat(63)), Detail::Text("é".repeat(32)))
     );
+}
+
+#[test]
+fn of_a_look_that_was_cut_short_no_number_is_told_that_could_be_too_small() {
+    let number = |name: &str| (name.to_owned(), Detail::Number(7));
+    let inspected = Inspected {
+        partial: true,
+        details: ["width", "rows", "height", "pages", "entries"].map(number).to_vec(),
+        ..calm()
+    };
+    let details = judged_as("c.png", PNG, 40, Some(&inspected)).details;
+    assert_eq!(details, [number("width"), number("height")]);
+}
+
+#[test]
+fn what_the_scanner_says_makes_a_judgement_stricter() {
+    let scanned = |scan, found| {
+        let mut judgement = judged("c.png", PNG);
+        judgement.scanned(scan, found);
+        let review = judgement.review.name();
+        format!("{} {review}", short(judgement))
+    };
+    assert_eq!(scanned(Scan::Clean, Found::Refuse), "chart preview not_needed");
+    assert_eq!(
+        scanned(Scan::Found, Found::Review),
+        "chart review scanner_found pending"
+    );
+    assert_eq!(
+        scanned(Scan::Found, Found::Refuse),
+        "chart review scanner_found rejected"
+    );
+    assert_eq!(scanned(Scan::Failed, Found::Refuse), "chart review not_scanned pending");
 }

@@ -2,18 +2,18 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use brig_jailer::api::SessionUsage;
 use brig_jailer::faults::{Point, point};
-use brig_jailer::files::wire::{Change, Collect, Detail, Found, Inspect, Skip, Space, Time, Walk};
+use brig_jailer::files::wire::{Change, Collect, Detail, Found, Inspect, Inspected, Limit, Skip, Space, Time, Walk};
 use brig_jailer::policy::{Class, Handling};
 use brig_proto::v1::{
     Artifact, ArtifactChange, ArtifactClass, ArtifactDetails, ArtifactHandling, NoticeKind, ReviewState, SessionLeft,
 };
 
 use crate::artifacts::{Guess, Judgement, Review, Spool, Stored};
-use crate::files::{Files, FilesError};
+use crate::files::{Files, FilesError, Listing};
 use crate::names;
 use crate::run::admit::{Conditions, Expected, new_id};
 use crate::run::finish::Full;
@@ -21,13 +21,16 @@ use crate::run::gate::{self, Way};
 use crate::run::inputs::hex;
 use crate::run::kept::files::Released;
 use crate::run::log::Log;
+use crate::run::scan::Scans;
 use crate::run::start::Workspace;
 
 /// How long a walk over the working directory may take.
 const WALK_MS: u32 = 3_000;
-/// How long the helper may look into one file, and how much of it.
-const INSPECT_MS: u32 = 500;
-const INSPECT_BYTES: u64 = 8 * 1024 * 1024;
+/// How long the helper may look into one file, and into all of them.
+const INSPECT_MS: u32 = 2_000;
+const INSPECT_ALL: Duration = Duration::from_secs(20);
+/// What a look may read beyond the file once: readers go back to what they have seen.
+const INSPECT_AGAIN: u64 = 4 * 1024 * 1024;
 /// How long the whole collection may take.
 const COLLECT: Duration = Duration::from_secs(60);
 
@@ -79,6 +82,14 @@ impl Collection {
     }
 }
 
+/// Where collected files go, and what looks at them on their way.
+#[derive(Debug)]
+pub struct Keep<'k> {
+    pub spool: &'k Spool,
+    /// None where the policy names no scanner.
+    pub scans: Option<Scans>,
+}
+
 /// How far a walk over a session's files goes: as deep as artifacts may lie, and over all files that there can be.
 pub fn walk(job: &Conditions) -> Walk {
     Walk {
@@ -100,7 +111,7 @@ pub async fn collect(
     workspace: &mut Workspace,
     since: Option<Time>,
     job: &Conditions,
-    spool: &Spool,
+    keep: Keep<'_>,
     log: &Log,
 ) -> Collection {
     let mut collection = Collection::default();
@@ -111,9 +122,10 @@ pub async fn collect(
                     files: &mut helper,
                     since,
                     job,
-                    spool,
+                    keep,
                     log,
                     left: job.limits.disk_bytes,
+                    looks: INSPECT_ALL,
                     told: log.artifacts(),
                     collection: &mut collection,
                 };
@@ -139,11 +151,13 @@ struct Collector<'c> {
     files: &'c mut Files,
     since: Option<Time>,
     job: &'c Conditions,
-    spool: &'c Spool,
+    keep: Keep<'c>,
     log: &'c Log,
     /// What the files still to come may have together. All that the session can hold is enough for whatever was
     /// written; only holes, which cost the session nothing, come to more.
     left: u64,
+    /// What is left of the time for looks into files.
+    looks: Duration,
     /// What an earlier brigd collected of the same execution before it was gone.
     told: Vec<Artifact>,
     collection: &'c mut Collection,
@@ -155,11 +169,13 @@ impl Collector<'_> {
             Ok(listing) => listing,
             Err(error) => return self.skipped(&format!("files could not be listed: {error}")),
         };
-        for (path, why) in &listing.skipped {
-            self.skipped(&format!("{}: {}", shown(path), reason(*why)));
-        }
-        if listing.totals.truncated.is_some() {
-            self.skipped("there are more files than were looked at");
+        self.tell_skipped(&listing);
+        if let Some(limit) = listing.totals.truncated {
+            let what = match limit {
+                Limit::Entries => format!("{} names are the most", listing.totals.examined),
+                Limit::Time => format!("{} s are the longest", WALK_MS / 1000),
+            };
+            self.skipped(&format!("there are more files than were looked at: {what}"));
         }
         self.collection.space = listing.totals.space;
         let mut found: Vec<Found> = listing
@@ -202,26 +218,23 @@ impl Collector<'_> {
         }
         if found.size > self.left {
             let all = self.job.limits.disk_bytes;
-            let why = format!("{}, all files together may have {all} bytes", reason(Skip::TooLarge));
+            let why = format!("is too large, all files together may have {all} bytes");
             self.skipped(&format!("{}: {why}", shown(&found.path)));
             return Ok(());
         }
         let most = self.job.artifacts.bytes_each.min(self.left);
-        let mut file = self.spool.create(most).await?;
+        let mut file = self.keep.spool.create(most).await?;
         self.files.get(&found.path, most, &mut file).await?;
         let stored = Arc::new(file.finish()?);
         self.left -= stored.size();
         let rules = &self.job.policy.artifacts;
         let guess = Guess::new(rules, &found.path, stored.prefix(), stored.size());
-        let inspect = Inspect {
-            path: found.path.clone(),
-            media_type: guess.media_type.to_owned(),
-            max_bytes: INSPECT_BYTES,
-            time_ms: INSPECT_MS,
-        };
         // Without a deeper look the judgement is stricter by itself.
-        let inspected = self.files.inspect(inspect).await.ok();
-        let judgement = guess.judge(rules, inspected.as_ref());
+        let inspected = self.look(&found.path, &stored, guess.media_type).await;
+        let mut judgement = guess.judge(rules, inspected.as_ref());
+        if let (Some(scanner), Some(scans)) = (&rules.scanner, &mut self.keep.scans) {
+            judgement.scanned(scans.scan(&stored).await, scanner.found);
+        }
         let artifact = artifact(found, &stored, &judgement);
         let may_leave = gate::may_leave(&self.job.policy, Way::Artifact(&judgement));
         let leaves = self.job.want_inline && may_leave;
@@ -233,6 +246,62 @@ impl Collector<'_> {
         self.collection.artifacts.push(artifact);
         point(Point::DaemonCollecting);
         Ok(())
+    }
+
+    /// Lets the helper look into a file of which these bytes are stored.
+    async fn look(&mut self, path: &[u8], stored: &Stored, media_type: &str) -> Option<Inspected> {
+        let start = Instant::now();
+        let left = u32::try_from(self.looks.as_millis()).unwrap_or(u32::MAX);
+        let inspect = Inspect {
+            path: path.to_vec(),
+            media_type: media_type.to_owned(),
+            size: stored.size(),
+            sha256: stored.sha256(),
+            max_bytes: stored.size() + INSPECT_AGAIN,
+            time_ms: INSPECT_MS.min(left),
+        };
+        let inspected = self.files.inspect(inspect).await.ok();
+        self.looks = self.looks.saturating_sub(start.elapsed());
+        inspected
+    }
+
+    /// Tells what is not collected, and by which limit: what is over the number of files in one sentence, the rest name
+    /// by name, as far as the helper tells names.
+    fn tell_skipped(&self, listing: &Listing) {
+        let (beyond, others): (Vec<_>, Vec<_>) = listing.skipped.iter().partition(|(_, why)| *why == Skip::TooMany);
+        for (path, why) in others {
+            self.skipped(&format!("{}: {}", shown(path), self.reason(*why)));
+        }
+        let untold = listing.totals.skipped.saturating_sub(listing.skipped.len() as u64);
+        if let Some((first, _)) = beyond.first() {
+            let (first, most) = (shown(first), self.job.artifacts.count);
+            let more = match beyond.len() as u64 + untold {
+                1 => first,
+                several => format!("{first} and {} more files", several - 1),
+            };
+            self.skipped(&format!(
+                "{more}: beyond {most} artifacts of one execution, limits.artifacts"
+            ));
+        } else if untold > 0 {
+            self.skipped(&format!("{untold} more names are not collected either"));
+        }
+    }
+
+    fn reason(&self, skip: Skip) -> String {
+        let limits = self.job.artifacts;
+        match skip {
+            Skip::TooDeep => format!("lies deeper than {} folders, limits.artifact_depth", limits.depth),
+            Skip::TooLarge => format!("is larger than {} bytes, limits.artifact_bytes", limits.bytes_each),
+            Skip::TooMany => format!("is beyond {} artifacts, limits.artifacts", limits.count),
+            Skip::Symlink => "is a symbolic link".to_owned(),
+            Skip::Fifo => "is a FIFO".to_owned(),
+            Skip::Socket => "is a socket".to_owned(),
+            Skip::Device => "is a device".to_owned(),
+            Skip::HardLink => "has more than one name (hard links)".to_owned(),
+            Skip::OtherFileSystem => "lies on another file system".to_owned(),
+            Skip::Directory => "is a directory".to_owned(),
+            Skip::Unreadable => "can't be read".to_owned(),
+        }
     }
 
     fn skipped(&self, message: &str) {
@@ -280,6 +349,7 @@ fn artifact(found: &Found, stored: &Stored, judgement: &Judgement) -> Artifact {
         review: match judgement.review {
             Review::NotNeeded => ReviewState::NotNeeded,
             Review::Pending => ReviewState::Pending,
+            Review::Rejected => ReviewState::Rejected,
         }
         .into(),
         flags: judgement.flags.iter().map(|flag| (*flag).to_owned()).collect(),
@@ -312,13 +382,15 @@ fn details(claims: &[(String, Detail)]) -> ArtifactDetails {
     ArtifactDetails {
         width: small("width"),
         height: small("height"),
-        // The helper counts lines; the first one has the names of the columns.
-        rows: number("rows").map(|lines| lines.saturating_sub(1)),
+        // Of these the first one has the names of the columns.
+        rows: number("records").or(number("rows").map(|lines| lines.saturating_sub(1))),
         columns: number("columns"),
         sheets: number("sheets"),
         pages: number("pages"),
         entries: number("entries"),
         unpacked_bytes: number("unpacked_bytes"),
+        lines: number("lines"),
+        ratio: number("ratio"),
     }
 }
 
@@ -345,22 +417,6 @@ fn missing(expected: &[Expected], artifacts: &[Artifact]) -> Vec<String> {
 fn shown(path: &[u8]) -> String {
     let text = path.escape_ascii().to_string();
     format!("\"{}\"", crate::output::cut_text(&text, 200))
-}
-
-fn reason(skip: Skip) -> &'static str {
-    match skip {
-        Skip::Symlink => "is a symbolic link",
-        Skip::Fifo => "is a FIFO",
-        Skip::Socket => "is a socket",
-        Skip::Device => "is a device",
-        Skip::HardLink => "has more than one name (hard links)",
-        Skip::TooDeep => "lies too deep",
-        Skip::TooMany => "is one file too many",
-        Skip::TooLarge => "is too large",
-        Skip::OtherFileSystem => "lies on another file system",
-        Skip::Directory => "is a directory",
-        Skip::Unreadable => "can't be read",
-    }
 }
 
 #[cfg(test)]

@@ -254,7 +254,8 @@ pub async fn to_end(host: &Host, execution: &Arc<Execution>, conditions: &Condit
     let collecting = Instant::now();
     let collection = if matches!(ended, Ended::Told(_)) && worth_collecting(execution) {
         let counted = counted(host, execution);
-        let collected = collect(&mut workspace, since, conditions, &host.spool, &execution.log);
+        let keep = host.keep(&conditions.policy);
+        let collected = collect(&mut workspace, since, conditions, keep, &execution.log);
         let (collection, counted) = tokio::join!(collected, counted);
         Collection { counted, ..collection }
     } else {

@@ -1,17 +1,25 @@
 //! Looks into a file: what it is, and what it may do when somebody opens it.
 //!
 //! The readers are small and read forward or by offset, with a limit of bytes and time; none keeps more than a buffer.
-//! They run inside the jail because files are hostile, and what they say is a claim.
+//! They run inside the jail because files are hostile, and what they say is a claim. What they look at is a copy of the
+//! very bytes that brigd has, by SHA-256: a program that lives on can't show them another file.
 #![forbid(unsafe_code)]
 
+mod address;
+mod anywhere;
+mod inflate;
 mod json;
 mod markup;
+mod parquet;
 mod pdf;
 mod pictures;
+mod png;
 mod source;
 mod table;
+mod tar;
 mod text;
 mod workbook;
+mod zip;
 
 use std::io;
 
@@ -37,18 +45,16 @@ type Look = fn(&mut Source, &mut Inspected) -> Result<(), Stop>;
 
 /// Looks into a file as far as the request allows.
 pub(super) fn inspect(root: &Root, ask: &Inspect) -> Result<Inspected, Failure> {
-    let (file, stat) = root.open_regular(&ask.path)?;
-    let size = u64::try_from(stat.st_size).unwrap_or(0);
     let Some(look) = reader_for(&ask.media_type) else {
         return Ok(Inspected::default());
     };
-    Ok(run(look, &mut Source::new(file, size, ask.max_bytes, ask.time_ms)))
+    Ok(run(look, &mut Source::copy(root, ask)?))
 }
 
 fn reader_for(media_type: &str) -> Option<Look> {
     let essence = media_type.split(';').next().unwrap_or_default().trim();
     Some(match essence {
-        "image/png" => pictures::png,
+        "image/png" => png::png,
         "image/jpeg" => pictures::jpeg,
         "image/gif" => pictures::gif,
         "image/webp" => pictures::webp,
@@ -56,10 +62,17 @@ fn reader_for(media_type: &str) -> Option<Look> {
         "text/html" => markup::html,
         "text/csv" => table::csv,
         "text/tab-separated-values" => table::tsv,
-        "text/plain" | "text/markdown" => text::text,
+        "text/plain" | "text/markdown" | "text/x-python" | "text/x-script" | "text/javascript" => text::text,
         "application/json" => json::json,
+        "application/x-ndjson" => json::lines,
         "application/pdf" => pdf::pdf,
+        "application/vnd.apache.parquet" => parquet::parquet,
         "application/vnd.openxmlformats-officedocument.spreadsheetml.sheet" => workbook::xlsx,
+        "application/vnd.openxmlformats-officedocument.wordprocessingml.document"
+        | "application/vnd.openxmlformats-officedocument.presentationml.presentation" => workbook::office,
+        "application/zip" => zip::zip,
+        "application/x-tar" => tar::tar,
+        "application/gzip" => tar::gzip,
         _ => return None,
     })
 }
@@ -86,7 +99,25 @@ fn run(look: Look, source: &mut Source) -> Inspected {
     seen
 }
 
+fn has(text: &[u8], part: &[u8]) -> bool {
+    text.windows(part.len()).any(|window| window == part)
+}
+
+/// Unpacked sizes above this are a bomb where they are so many times the packed one.
+const BOMB_BYTES: u64 = 256 * 1024 * 1024;
+const BOMB_RATIO: u64 = 100;
+
 impl Inspected {
+    /// Tells what a packed file unpacks to.
+    fn weigh(&mut self, packed: u64, unpacked: u64) {
+        let ratio = unpacked / packed.max(1);
+        self.number("unpacked_bytes", unpacked);
+        self.number("ratio", ratio);
+        if unpacked > BOMB_BYTES && ratio > BOMB_RATIO {
+            self.flag(Flag::Bomb);
+        }
+    }
+
     fn number(&mut self, name: &str, value: u64) {
         self.details.push((name.to_owned(), Detail::Number(value)));
     }

@@ -46,6 +46,12 @@ impl Root {
         open_in(self.fd.as_fd(), b".", OFlags::RDONLY | OFlags::DIRECTORY, Mode::empty())
     }
 
+    /// Makes a file without a name, which nobody else can open.
+    pub(super) fn nameless(&self) -> Result<OwnedFd, Errno> {
+        let flags = OFlags::TMPFILE | OFlags::RDWR;
+        open_in(self.fd.as_fd(), b".", flags, Mode::from_raw_mode(0o600))
+    }
+
     /// Tells how full the file system is.
     pub(super) fn space(&self) -> Result<Space, Failure> {
         let stat = rustix::fs::fstatfs(&self.fd).map_err(|errno| failure(Op::List, errno, b"."))?;

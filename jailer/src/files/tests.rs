@@ -4,6 +4,7 @@ mod attacks;
 mod calls;
 mod collect;
 mod limits;
+mod looks;
 mod protocol;
 mod transfer;
 

@@ -163,7 +163,10 @@ pub struct Inspect {
     pub path: Vec<u8>,
     /// What the file is taken for, as `image/png`.
     pub media_type: String,
-    /// Bytes read at most.
+    /// The bytes that are meant; if the file has others by now, it is `EBADMSG`.
+    pub size: u64,
+    pub sha256: [u8; 32],
+    /// Bytes read at most, of a copy of them.
     pub max_bytes: u64,
     /// Time, in milliseconds.
     pub time_ms: u32,
@@ -322,13 +325,15 @@ pub struct Inspected {
     pub verdict: Verdict,
     /// Why it is invalid, for people; no guest bytes in it.
     pub problem: Option<String>,
-    /// Numbers and words by name: `width`, `height` of pictures; `rows` (a line of headings counts), `columns` of tables,
-    /// for a workbook of its first sheet, and `sheets`, `unpacked_bytes`; `lines` and `encoding` of text; `pages`;
-    /// `kind` (`object`, `array`, ...) and `entries` of JSON.
+    /// Numbers and words by name: `width`, `height` of pictures; `rows` (a line of headings counts) or `records` (there
+    /// are no headings), `columns` of tables, for a workbook of its first sheet, and `sheets`; `lines` and `encoding` of
+    /// text; `pages`; `kind` (`object`, `array`, `lines`, ...) and `entries` of JSON; `entries` of archives,
+    /// `unpacked_bytes` and `ratio` of all that is packed.
     pub details: Vec<(String, Detail)>,
     /// What the file may do when it is opened.
     pub flags: Vec<Flag>,
-    /// Whether a limit of bytes or time ended the look: numbers are then lower bounds, and flags may be missing.
+    /// Whether a limit of bytes or time ended the look, or something could not be unpacked: numbers are then lower
+    /// bounds, and flags may be missing.
     pub partial: bool,
 }
 
@@ -351,7 +356,7 @@ pub enum Detail {
     Text(String),
 }
 
-/// Active content.
+/// Active content, and what else should not be opened unseen.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub enum Flag {
     /// A `script` element, a `javascript:` address, JavaScript or an open action in a PDF.
@@ -370,6 +375,12 @@ pub enum Flag {
     EmbeddedFile,
     /// A field of a CSV that a spreadsheet would take for a formula.
     Formula,
+    /// Far more bytes or pixels than the file has bytes for.
+    Bomb,
+    /// What it has can't be looked at without a password.
+    Encrypted,
+    /// An archive with a name that leads out of the folder that it is unpacked in.
+    EscapingName,
 }
 
 impl Flag {
@@ -384,6 +395,9 @@ impl Flag {
             Self::Macro => "macro",
             Self::EmbeddedFile => "embedded_file",
             Self::Formula => "formula",
+            Self::Bomb => "bomb",
+            Self::Encrypted => "encrypted",
+            Self::EscapingName => "escaping_name",
         }
     }
 }

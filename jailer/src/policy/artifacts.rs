@@ -91,6 +91,29 @@ impl Rule {
     }
 }
 
+/// A command that looks at each artifact, in a session of its own.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Scanner {
+    /// The policy of that session, whose template has the command.
+    pub policy: String,
+    /// Program and arguments; the artifact is `artifact` in the working directory.
+    pub command: Vec<String>,
+    #[serde(default)]
+    pub found: Found,
+}
+
+/// What becomes of an artifact in which the scanner found something.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Found {
+    /// It waits for review.
+    #[default]
+    Review,
+    /// It never leaves.
+    Refuse,
+}
+
 /// The rules of all classes.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
@@ -102,6 +125,7 @@ pub struct Artifacts {
     pub executable: Rule,
     pub archive: Rule,
     pub other: Rule,
+    pub scanner: Option<Scanner>,
 }
 
 impl Artifacts {

@@ -11,7 +11,7 @@ use super::environment::pattern_problem;
 use super::problem::{Document, Problem};
 use super::trust::{LoadError, Trust, read_text};
 use super::{
-    Bounded, Class, Execution, Handling, IoLimits, Limits, NetworkMode, PackagesMode, Policy, Retention, Rules,
+    Bounded, Class, Execution, Handling, IoLimits, Limits, NetworkMode, PackagesMode, Policy, Retention, Rules, Scanner,
 };
 use crate::seccomp::Groups;
 use crate::units::{ByteSize, Span};
@@ -22,6 +22,10 @@ pub(super) const ZERO: &str = "0 is not a limit; leave the key out for the defau
 const CODE_MAX: ByteSize = ByteSize::from_mib(1);
 /// The most of one stream that the final message carries beside the rest, in 1 MiB for all.
 const RESULT_OUTPUT_MAX: ByteSize = ByteSize::from_bytes(256 * 1024);
+
+/// The most parts that the command of a scanner has, and the longest of them in bytes.
+const ARGUMENTS_MAX: usize = 64;
+const ARGUMENT_MAX: usize = 1024;
 
 /// What a good policy says, in short.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -272,6 +276,33 @@ impl Checks<'_> {
                     let message = format!("has no effect with handling = \"{}\"", rule.handling.name());
                     self.refuse(&format!("{key}.preview_max_bytes"), message);
                 }
+            }
+        }
+        if let Some(scanner) = &rules.artifacts.scanner {
+            self.scanner(scanner);
+        }
+    }
+
+    fn scanner(&mut self, scanner: &Scanner) {
+        if !is_name(&scanner.policy) {
+            let message = format!("{:?} can't name a policy: {NAME_RULE}", scanner.policy);
+            self.refuse("artifacts.scanner.policy", message);
+        }
+        match scanner.command.first() {
+            Some(program) if program.starts_with('/') => {}
+            Some(program) => {
+                let message = format!("{program:?} is no program by its path; accepted: \"/usr/bin/...\"");
+                self.refuse("artifacts.scanner.command[0]", message);
+            }
+            None => self.refuse(
+                "artifacts.scanner.command",
+                "is empty; accepted: a program by its path, and arguments",
+            ),
+        }
+        for (index, part) in scanner.command.iter().enumerate() {
+            if part.contains('\0') || part.len() > ARGUMENT_MAX || index >= ARGUMENTS_MAX {
+                let message = format!("accepted: {ARGUMENTS_MAX} parts of {ARGUMENT_MAX} bytes each, without NUL");
+                self.refuse(&format!("artifacts.scanner.command[{index}]"), message);
             }
         }
     }

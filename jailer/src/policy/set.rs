@@ -23,11 +23,24 @@ impl PolicySet {
         }
         let mut policies = BTreeMap::new();
         let mut problems: Vec<Problem> = Vec::new();
-        for (name, path) in files {
-            match Policy::parse_file(&path, &name, &read_text(&path, trust)?) {
-                Ok(policy) => drop(policies.insert(name, policy)),
+        for (name, path) in &files {
+            match Policy::parse_file(path, name, &read_text(path, trust)?) {
+                Ok(policy) => drop(policies.insert(name.clone(), policy)),
                 Err(found) => problems.extend(found),
             }
+        }
+        for policy in policies.values() {
+            let scanner = policy.artifacts.scanner.as_ref().map(|scanner| &scanner.policy);
+            problems.extend(
+                scanner
+                    .filter(|scanner| !files.contains_key(*scanner))
+                    .map(|scanner| Problem {
+                        file: files[&policy.name].clone(),
+                        line: None,
+                        key: "artifacts.scanner.policy".to_owned(),
+                        message: format!("there is no policy {scanner:?}; there are: {}", names(&files)),
+                    }),
+            );
         }
         match () {
             () if !problems.is_empty() => Err(LoadError::Invalid(problems)),
@@ -58,4 +71,8 @@ impl PolicySet {
     pub fn iter(&self) -> impl Iterator<Item = &Policy> {
         self.0.values()
     }
+}
+
+fn names(files: &BTreeMap<String, PathBuf>) -> String {
+    files.keys().map(String::as_str).collect::<Vec<_>>().join(", ")
 }

@@ -231,6 +231,37 @@ fn a_reviewer_has_a_day_at_most_to_decide() {
 }
 
 #[test]
+fn a_scanner_is_a_program_by_its_path_under_a_policy_that_there_is() {
+    let text = "[artifacts.scanner]\npolicy = \"Scan\"\ncommand = [\"clamscan\", \"a\\u0000b\"]\nfound = \"drop\"\n";
+    assert!(wrong(text).contains("artifacts.scanner.found: unknown variant `drop`, expected `review` or `refuse`"));
+    let text = text.replace("found = \"drop\"\n", "");
+    let told = wrong(&text);
+    for problem in [
+        "artifacts.scanner.policy: \"Scan\" can't name a policy",
+        "artifacts.scanner.command[0]: \"clamscan\" is no program by its path; accepted: \"/usr/bin/...\"",
+        "artifacts.scanner.command[1]: accepted: 64 parts of 1024 bytes each, without NUL",
+    ] {
+        assert!(told.contains(problem), "{problem} is not in {told}");
+    }
+    assert!(
+        wrong("[artifacts.scanner]\npolicy = \"scan\"\ncommand = []\n").contains("artifacts.scanner.command: is empty")
+    );
+    let folder = tempfile::tempdir().unwrap();
+    let head = "template = \"base\"\n[syscalls]\ngroups = [\"base\"]\n";
+    let scanned = format!("{head}[artifacts.scanner]\npolicy = \"scan\"\ncommand = [\"/bin/true\"]\n");
+    std::fs::write(folder.path().join("data.toml"), scanned).unwrap();
+    let load = || PolicySet::load(&[folder.path().to_owned()], Trust::Any);
+    let missing = "data.toml: artifacts.scanner.policy: there is no policy \"scan\"; there are: data";
+    assert!(
+        load().unwrap_err().to_string().contains(missing),
+        "{}",
+        load().unwrap_err()
+    );
+    std::fs::write(folder.path().join("scan.toml"), head).unwrap();
+    assert_eq!(load().unwrap().iter().count(), 2);
+}
+
+#[test]
 fn artifact_rules_that_contradict_each_other_are_refused() {
     let told = wrong(
         "[artifacts.chart]\nextensions = [\"png\", \".PNG\", \".a\"]\nmax_bytes = \"1G\"\n\

@@ -119,6 +119,8 @@ fn details(details: v1::ArtifactDetails) -> ArtifactDetails {
         pages: details.pages,
         entries: details.entries,
         unpacked_bytes: details.unpacked_bytes,
+        lines: details.lines,
+        ratio: details.ratio,
     }
 }
 

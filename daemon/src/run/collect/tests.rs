@@ -120,7 +120,11 @@ async fn collected(files: Vec<(&'static str, u64, usize)>, space: Space) -> (Vec
     let execution = execution("e1", brig_proto::v1::ExecutionSpec::default());
     let spool = Spool::new(&std::env::temp_dir(), 1 << 20, 100);
     let mut workspace = Workspace::Own(helper(files, space));
-    let collection = collect(&mut workspace, None, &job, &spool, &execution.log).await;
+    let keep = Keep {
+        spool: &spool,
+        scans: None,
+    };
+    let collection = collect(&mut workspace, None, &job, keep, &execution.log).await;
     assert_eq!(
         execution.log.holds().file_bytes,
         spool.used_bytes(),

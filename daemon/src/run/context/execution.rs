@@ -280,7 +280,8 @@ impl Running<'_> {
                 ..Collection::default()
             };
         }
-        let collected = collect(workspace, since, conditions, &self.host.spool, &execution.log);
+        let keep = self.host.keep(&self.job.policy);
+        let collected = collect(workspace, since, conditions, keep, &execution.log);
         let (collection, counted) = tokio::join!(collected, counted(self.host, execution));
         Collection { counted, ..collection }
     }

@@ -1,16 +1,24 @@
 //! SVG and HTML: what they may do in a browser.
 //!
-//! Not a parser but a scan that would rather see too much: it knows tags, attributes, comments and the text between,
-//! decodes character references in values, and judges names without their prefix. Names and values are cut at a
-//! length, so that memory is bounded.
+//! Two scans, which would rather see too much. One follows the markup as a reader of XML does: tags, attributes,
+//! comments, character data, declarations; it decodes character references in values, and judges names without their
+//! prefix. The other, [`super::anywhere`], follows nothing, and so sees what the first takes for a comment and another
+//! reader for a script. Names and values are cut at a length, so that memory is bounded; where that could hide
+//! something, it is flagged. Entities can make anything of anything: their declarations alone are flagged.
+//!
+//! Source: XML 1.0, fifth edition; the HTML standard, 13.2; CSS Syntax Module Level 3, 4.3.
 #![forbid(unsafe_code)]
 
+use super::address::{PICTURES, is_animated, is_locator, is_outside, leads_outside, loads, plain};
+use super::anywhere::{Anywhere, flag_of_element};
 use super::source::Source;
 use super::text::Encoding;
-use super::{Flag, Inspected, Stop};
+use super::{Flag, Inspected, Stop, has};
 
 /// Bytes of a name, a value or a piece of text that are looked at.
 const KEPT: usize = 4096;
+/// Encodings in which a byte below 128 is what it is in ASCII.
+const ENCODINGS: [&[u8]; 6] = [b"utf-8", b"utf8", b"us-ascii", b"ascii", b"iso-8859-1", b"windows-1252"];
 
 pub(super) fn html(source: &mut Source, seen: &mut Inspected) -> Result<(), Stop> {
     let (encoding, _) = scan(source, seen)?;
@@ -34,17 +42,23 @@ pub(super) fn svg(source: &mut Source, seen: &mut Inspected) -> Result<(), Stop>
 }
 
 fn scan(source: &mut Source, seen: &mut Inspected) -> Result<(Encoding, Element), Stop> {
-    let mut encoding = Encoding::default();
+    let (mut encoding, mut anywhere) = (Encoding::default(), Anywhere::default());
     let mut scan = Scan {
         at: At::Text,
         word: Vec::new(),
+        cut: false,
         name: Vec::new(),
+        closes: false,
+        in_style: false,
         root: Element::default(),
         seen,
     };
     source.for_each_piece(|piece| {
         encoding.take(piece);
-        piece.iter().for_each(|byte| scan.take(*byte));
+        for byte in piece.to_ascii_lowercase() {
+            anywhere.take(byte, scan.seen);
+            scan.take(byte);
+        }
         true
     })?;
     scan.text();
@@ -96,7 +110,11 @@ enum At {
     /// Within a value; ends at this quote, or at white space for an unquoted one.
     Value(Option<u8>),
     Comment,
-    /// `<!...>` and `<?...>`.
+    /// `<![CDATA[...]]>`
+    Characters,
+    /// `<?...?>`
+    Instruction,
+    /// `<!...>`
     Declaration,
 }
 
@@ -105,36 +123,53 @@ struct Scan<'s> {
     at: At,
     /// The name, value or text that is being read, cut at [`KEPT`], in lower case.
     word: Vec<u8>,
+    /// Whether the word is longer than what is kept of it.
+    cut: bool,
     /// The attribute whose value is being read.
     name: Vec<u8>,
+    /// Whether the tag is the end of an element.
+    closes: bool,
+    /// Whether the text belongs to a style sheet.
+    in_style: bool,
     root: Element,
     seen: &'s mut Inspected,
 }
 
 impl Scan<'_> {
+    /// Takes a byte, in lower case.
     fn take(&mut self, byte: u8) {
-        let byte = byte.to_ascii_lowercase();
         self.at = match (self.at, byte) {
             (At::Text, b'<') => {
                 self.text();
                 At::Open
             }
-            (At::Open, b'!' | b'?') => At::Declaration,
-            (At::Open, b'/') => At::TagName,
-            (At::Open, b'a'..=b'z' | b'_' | b':') => self.keep(byte, At::TagName),
+            (At::Open, b'!') => At::Declaration,
+            (At::Open, b'?') => At::Instruction,
+            (At::Open, b'/') => {
+                self.closes = true;
+                At::TagName
+            }
+            (At::Open, b'a'..=b'z' | b'_' | b':' | 0x80..) => self.keep(byte, At::TagName),
             (At::Open, _) => At::Text,
             (At::Comment, b'>') if self.word.ends_with(b"--") => self.done(At::Text),
-            (At::Comment, _) => self.keep_last(byte),
+            (At::Comment, _) => self.keep_last(byte, At::Comment),
+            (At::Characters, b'>') if self.word.ends_with(b"]]") => {
+                self.text();
+                At::Text
+            }
+            (At::Characters, _) => self.keep_text(byte, At::Characters),
+            (At::Instruction, b'>') if self.word.ends_with(b"?") || self.cut => self.instruction(),
+            (At::Instruction, _) => self.keep(byte, At::Instruction),
             (At::Declaration, b'>') => self.declaration(),
             (At::Declaration, _) => self.keep_in_declaration(byte),
             (At::TagName, b'>' | b'/' | b' ' | b'\t' | b'\r' | b'\n' | b'\x0c') => self.element(byte),
             (At::TagName | At::AttributeName, _) if !ends_name(byte) => self.keep(byte, self.at),
             (At::AttributeName, b'=') => {
-                self.name = std::mem::take(&mut self.word);
+                self.attribute_name();
                 At::Equals
             }
             (At::AttributeName, _) => {
-                self.name = std::mem::take(&mut self.word);
+                self.attribute_name();
                 self.attribute(byte == b'>')
             }
             (At::Tag, b'>') => self.end_tag(),
@@ -147,6 +182,7 @@ impl Scan<'_> {
             (At::Value(Some(quote)), _) if byte == quote => self.attribute(false),
             (At::Value(None), b'>') => self.attribute(true),
             (At::Value(None), _) if byte.is_ascii_whitespace() => self.attribute(false),
+            (At::Text, _) => self.keep_text(byte, At::Text),
             (at, _) => self.keep(byte, at),
         };
     }
@@ -154,53 +190,79 @@ impl Scan<'_> {
     fn keep(&mut self, byte: u8, next: At) -> At {
         if self.word.len() < KEPT {
             self.word.push(byte);
-        } else if self.at == At::Text {
-            // Long text is judged in pieces that overlap.
-            self.text_so_far();
-            self.word.drain(..KEPT - 64);
-            self.word.push(byte);
+        } else {
+            self.cut = true;
         }
         next
     }
 
-    fn keep_last(&mut self, byte: u8) -> At {
+    /// Long text is judged in pieces that overlap.
+    fn keep_text(&mut self, byte: u8, next: At) -> At {
+        if self.word.len() >= KEPT {
+            self.text_so_far();
+            self.word.drain(..KEPT - 64);
+        }
+        self.keep(byte, next)
+    }
+
+    /// Keeps the two bytes that may be the beginning of an end.
+    fn keep_last(&mut self, byte: u8, next: At) -> At {
         if self.word.len() >= 2 {
             self.word.remove(0);
         }
-        self.keep(byte, At::Comment)
+        self.keep(byte, next)
     }
 
     fn keep_in_declaration(&mut self, byte: u8) -> At {
         self.keep(byte, At::Declaration);
+        if byte == b'[' && self.word.starts_with(b"doctype") {
+            // What stands in there declares entities, or what is as good.
+            self.seen.flag(Flag::Entity);
+        }
         match self.word.as_slice() {
             b"--" => self.done(At::Comment),
-            b"[cdata[" => self.done(At::Text),
+            b"[cdata[" => self.done(At::Characters),
             _ => At::Declaration,
         }
     }
 
     fn done(&mut self, next: At) -> At {
         self.word.clear();
+        self.cut = false;
         next
     }
 
     fn text(&mut self) {
         self.text_so_far();
-        self.word.clear();
+        self.done(At::Text);
     }
 
-    /// Style sheets are text, and load what they name.
+    /// Style sheets are text, and load what they name. Escapes can hide a name: a drawing has no use for them there.
     fn text_so_far(&mut self) {
-        if has(&self.word, b"@import") || loads(&self.word) {
+        let hidden = self.in_style && (has(&self.word, b"\\") || has(&self.word, b"&"));
+        if hidden || has(&self.word, b"@import") || loads(&self.word) {
             self.seen.flag(Flag::ExternalReference);
         }
     }
 
-    fn declaration(&mut self) -> At {
-        if has(&self.word, b"entity") {
+    fn instruction(&mut self) -> At {
+        if has(&self.word, b"xml-stylesheet") {
+            self.seen.flag(Flag::ExternalReference);
+        }
+        if let Some(encoding) = self.word.starts_with(b"xml").then(|| encoding(&self.word)).flatten()
+            && !ENCODINGS.contains(&encoding)
+        {
+            // Read so, the same bytes may be other markup.
             self.seen.flag(Flag::Entity);
         }
-        if has(&self.word, b"://") && !has(&self.word, b"doctype") || has(&self.word, b"xml-stylesheet") {
+        self.done(At::Text)
+    }
+
+    fn declaration(&mut self) -> At {
+        if has(&self.word, b"entity") || self.cut {
+            self.seen.flag(Flag::Entity);
+        }
+        if self.word.starts_with(b"doctype") && leads_outside(&self.word) {
             self.seen.flag(Flag::ExternalReference);
         }
         self.done(At::Text)
@@ -208,24 +270,33 @@ impl Scan<'_> {
 
     fn element(&mut self, byte: u8) -> At {
         let name = local(&self.word).to_vec();
-        match name.as_slice() {
-            b"script" => self.seen.flag(Flag::Script),
-            b"foreignobject" | b"iframe" | b"object" | b"embed" | b"form" | b"frame" => {
-                self.seen.flag(Flag::ForeignObject);
-            }
-            b"base" | b"link" => self.seen.flag(Flag::ExternalReference),
-            _ => {}
+        if let Some(flag) = flag_of_element(&name) {
+            self.seen.flag(flag);
         }
+        if self.cut {
+            // Its end, which says what it is, was not seen.
+            self.seen.flag(Flag::Script);
+        }
+        let closes = std::mem::take(&mut self.closes);
+        self.in_style = name == b"style" && !closes;
         if self.root.name.is_empty() {
             self.root.name = name;
         }
-        self.word.clear();
+        self.done(At::Text);
         if byte == b'>' { self.end_tag() } else { At::Tag }
     }
 
     fn end_tag(&mut self) -> At {
         self.root.closed = true;
         self.done(At::Text)
+    }
+
+    fn attribute_name(&mut self) {
+        if self.cut {
+            self.seen.flag(Flag::EventHandler);
+        }
+        self.name = std::mem::take(&mut self.word);
+        self.cut = false;
     }
 
     fn attribute(&mut self, ends_tag: bool) -> At {
@@ -244,16 +315,22 @@ impl Scan<'_> {
             .copied()
             .filter(|byte| !byte.is_ascii_whitespace())
             .collect();
-        if [&b"javascript:"[..], b"vbscript:", b"data:text/html"]
+        let is_picture = PICTURES.iter().any(|kind| squeezed.starts_with(kind));
+        let carries_document = is_locator(name) && squeezed.starts_with(b"data:") && !is_picture;
+        // A long address that is no picture, or a long list of them, is not seen to its end.
+        let is_hidden = self.cut && !is_picture && (is_locator(name) || is_animated(name));
+        let runs = [&b"javascript:"[..], b"vbscript:", b"data:text/html"]
             .iter()
-            .any(|scheme| has(&squeezed, scheme))
-        {
+            .any(|scheme| has(&squeezed, scheme));
+        if runs || carries_document || is_hidden {
             self.seen.flag(Flag::Script);
         }
-        if !is_namespace && (loads(&value) || (is_address(name) && is_outside(&squeezed))) {
+        let leads = is_locator(name) && is_outside(&squeezed) || is_animated(name) && has(&squeezed, b"//");
+        let hidden = has(&value, b"\\") && has(&value, b"(");
+        if !is_namespace && (leads || hidden || loads(&value)) {
             self.seen.flag(Flag::ExternalReference);
         }
-        self.word.clear();
+        self.done(At::Text);
         if ends_tag { self.end_tag() } else { At::Tag }
     }
 }
@@ -266,92 +343,13 @@ fn local(name: &[u8]) -> &[u8] {
     name.rsplit(|byte| *byte == b':').next().unwrap_or(name)
 }
 
-fn has(text: &[u8], part: &[u8]) -> bool {
-    text.windows(part.len()).any(|window| window == part)
-}
-
-fn is_address(name: &[u8]) -> bool {
-    let known: [&[u8]; 11] = [
-        b"href",
-        b"src",
-        b"srcset",
-        b"action",
-        b"formaction",
-        b"data",
-        b"poster",
-        b"background",
-        b"ping",
-        b"to",
-        b"values",
-    ];
-    known.contains(&name)
-}
-
-/// Whether an address leads out of the file: not to a part of it, nor data within it.
-fn is_outside(address: &[u8]) -> bool {
-    !address.is_empty()
-        && !address.starts_with(b"#")
-        && !address.starts_with(b"data:")
-        && (has(address, b"/") || has(address, b":"))
-}
-
-/// Whether a style loads something from outside.
-fn loads(style: &[u8]) -> bool {
-    style
-        .windows(4)
-        .enumerate()
-        .filter(|(_, window)| *window == b"url(")
-        .any(|(at, _)| {
-            let address = style[at + 4..].trim_ascii_start();
-            let address = address
-                .strip_prefix(b"\"")
-                .or_else(|| address.strip_prefix(b"'"))
-                .unwrap_or(address);
-            !address.starts_with(b"#") && !address.starts_with(b"data:")
-        })
-}
-
-/// A value as a browser reads it: references resolved, control characters gone, in lower case.
-fn plain(value: &[u8]) -> Vec<u8> {
-    let (mut plain, mut rest) = (Vec::new(), value);
-    while let [first, after @ ..] = rest {
-        let reference = (*first == b'&').then(|| reference(after)).flatten();
-        let (byte, next) = reference.unwrap_or((*first, after));
-        if !byte.is_ascii_control() || byte.is_ascii_whitespace() {
-            plain.push(byte.to_ascii_lowercase());
-        }
-        rest = next;
-    }
-    plain
-}
-
-/// Resolves what follows an `&`, to one byte; what is not ASCII does not matter here.
-fn reference(after: &[u8]) -> Option<(u8, &[u8])> {
-    let named: [(&[u8], u8); 8] = [
-        (b"colon;", b':'),
-        (b"sol;", b'/'),
-        (b"tab;", b'\t'),
-        (b"newline;", b'\n'),
-        (b"amp;", b'&'),
-        (b"quot;", b'"'),
-        (b"lt;", b'<'),
-        (b"gt;", b'>'),
-    ];
-    if let Some((name, byte)) = named.iter().find(|(name, _)| after.starts_with(name)) {
-        return Some((*byte, &after[name.len()..]));
-    }
-    let digits = after.strip_prefix(b"#")?;
-    let (digits, radix) = digits.strip_prefix(b"x").map_or((digits, 10), |digits| (digits, 16));
-    let end = digits
-        .iter()
-        .position(|byte| !byte.is_ascii_hexdigit())
-        .unwrap_or(digits.len());
-    let code = u32::from_str_radix(std::str::from_utf8(&digits[..end]).ok()?, radix).ok()?;
-    let rest = &digits[end..];
-    Some((
-        u8::try_from(code).unwrap_or(b'?'),
-        rest.strip_prefix(b";").unwrap_or(rest),
-    ))
+/// The encoding that a file says it has.
+fn encoding(instruction: &[u8]) -> Option<&[u8]> {
+    let at = instruction.windows(8).position(|window| window == b"encoding")?;
+    let value = instruction[at + 8..].trim_ascii_start().strip_prefix(b"=")?;
+    let value = value.trim_ascii_start();
+    let (quote, value) = value.split_first()?;
+    value.split(|byte| byte == quote).next()
 }
 
 /// Reads a length as `120`, `120.5px` or `90pt`, without its unit.

@@ -1,147 +1,103 @@
-//! Excel workbooks: the list of parts, and the size of the first sheet.
+//! Office documents, which are archives of parts: programs and links in them; of a workbook the sheets and the size of
+//! the first one.
 //!
-//! Nothing is unpacked but the start of that sheet, where its `dimension` stands; where it does not, its rows are
-//! counted as far as the limits allow.
+//! Of a sheet nothing is unpacked but the start, where its `dimension` stands; where it does not, its rows are counted
+//! as far as the limits allow.
 //!
-//! Source: APPNOTE.TXT 6.3.10, 4.3 and 4.4; ECMA-376 part 1, 18.3.1.35.
+//! Source: ECMA-376 part 1, 18.3.1.35, and part 2, 9.
 #![forbid(unsafe_code)]
 
-use miniz_oxide::inflate::stream::{InflateState, inflate};
-use miniz_oxide::{DataFormat, MZError, MZFlush, MZStatus};
-use std::io::Read;
-
 use super::source::Source;
-use super::{Flag, Inspected, Stop};
+use super::zip::{Part, read_directory};
+use super::{Flag, Inspected, Stop, has};
 
-/// A comment at the end of the archive has 65,535 bytes at most, the record itself 22.
-const END_MAX: u64 = 65_557;
-const DIRECTORY_MAX: u64 = 4 * 1024 * 1024;
-const PARTS_MAX: u64 = 20_000;
 /// Bytes of a sheet that are unpacked to count its rows.
 const UNPACKED_MAX: u64 = 64 * 1024 * 1024;
 /// Bytes in which the dimension of a sheet stands, if it has one.
-const PREAMBLE: usize = 64 * 1024;
+const PREAMBLE: u64 = 64 * 1024;
+/// Bytes of a list of relationships or of types that are looked at, and how many lists.
+const LIST_MAX: u64 = 1024 * 1024;
+const LISTS_MAX: usize = 500;
 
 pub(super) fn xlsx(source: &mut Source, seen: &mut Inspected) -> Result<(), Stop> {
-    let directory = read_directory(source)?;
-    let (mut sheets, mut unpacked, mut is_workbook) = (Vec::new(), 0_u64, false);
-    let mut rest = directory.as_slice();
-    for _ in 0..PARTS_MAX {
-        let Some((part, next)) = Part::read(rest) else { break };
-        unpacked = unpacked.saturating_add(part.unpacked);
-        is_workbook |= part.name == b"xl/workbook.xml";
-        match part.name {
-            name if name.starts_with(b"xl/worksheets/") && name.ends_with(b".xml") => sheets.push(part),
-            b"xl/vbaProject.bin" => seen.flag(Flag::Macro),
-            name if name.starts_with(b"xl/externalLinks/") => seen.flag(Flag::ExternalReference),
-            name if name.starts_with(b"xl/embeddings/") => seen.flag(Flag::EmbeddedFile),
-            _ => {}
-        }
-        rest = next;
-    }
-    seen.number("sheets", sheets.len() as u64);
-    seen.number("unpacked_bytes", unpacked);
-    let first = sheets.iter().min_by_key(|part| (part.name.len(), part.name));
+    let directory = read_directory(source, seen)?;
+    let unpacked = look_at_parts(source, &directory, seen)?;
+    let is_workbook = Part::all(&directory).any(|part| part.name == b"xl/workbook.xml");
+    let is_sheet = |part: &Part<'_>| part.name.starts_with(b"xl/worksheets/") && part.name.ends_with(b".xml");
+    let sheets = Part::all(&directory).filter(is_sheet);
+    seen.number("sheets", sheets.count() as u64);
+    seen.weigh(source.size(), unpacked);
+    let first = Part::all(&directory)
+        .filter(is_sheet)
+        .min_by_key(|part| (part.name.len(), part.name));
     let (true, Some(first)) = (is_workbook, first) else {
         return Err(Stop::Invalid("not a workbook"));
     };
-    let (rows, columns) = sheet_size(source, first)?;
-    seen.number("rows", rows);
-    seen.number("columns", columns);
+    let mut sheet = Sheet::default();
+    first.unpack(source, UNPACKED_MAX, |piece| sheet.take(piece))?;
+    sheet.count(sheet.window.len());
+    let counted = (sheet.seen < UNPACKED_MAX).then_some((sheet.rows, sheet.columns));
+    if let Some((rows, columns)) = sheet.dimension.or(counted) {
+        seen.number("rows", rows);
+        seen.number("columns", columns);
+    }
     Ok(())
 }
 
-/// Reads the list of parts, which lies near the end of the file.
-fn read_directory(source: &mut Source) -> Result<Vec<u8>, Stop> {
-    let head: [u8; 4] = source.array_at(0)?;
-    if &head != b"PK\x03\x04" {
-        return Err(Stop::Invalid("not a ZIP archive"));
-    }
-    let start = source.size().saturating_sub(END_MAX);
-    let mut tail = vec![0; usize::try_from(source.size() - start).unwrap_or(0)];
-    source.read_exact_at(&mut tail, start)?;
-    let end = tail.windows(22).rposition(|bytes| bytes.starts_with(b"PK\x05\x06"));
-    let end = &tail[end.ok_or(Stop::Invalid("an archive without its directory"))?..];
-    let (length, offset) = (le(&end[12..16]), le(&end[16..20]));
-    if length > DIRECTORY_MAX || offset.saturating_add(length) > source.size() {
-        return Err(Stop::Invalid("an archive whose directory is too large"));
-    }
-    let mut directory = vec![0; usize::try_from(length).unwrap_or(0)];
-    source.read_exact_at(&mut directory, offset)?;
-    Ok(directory)
+/// A document or a presentation.
+pub(super) fn office(source: &mut Source, seen: &mut Inspected) -> Result<(), Stop> {
+    let directory = read_directory(source, seen)?;
+    let unpacked = look_at_parts(source, &directory, seen)?;
+    seen.weigh(source.size(), unpacked);
+    Ok(())
 }
 
-/// A part of the archive as its directory lists it.
-#[derive(Debug, Clone, Copy)]
-struct Part<'d> {
-    name: &'d [u8],
-    packed: u64,
-    unpacked: u64,
-    deflated: bool,
-    header: u64,
-}
-
-impl<'d> Part<'d> {
-    fn read(directory: &'d [u8]) -> Option<(Self, &'d [u8])> {
-        let fixed = directory.get(..46).filter(|fixed| fixed.starts_with(b"PK\x01\x02"))?;
-        let [name, extra, comment] = [28, 30, 32].map(|at| usize::from(u16::from_le_bytes([fixed[at], fixed[at + 1]])));
-        let part = Self {
-            name: directory.get(46..46 + name)?,
-            packed: le(&fixed[20..24]),
-            unpacked: le(&fixed[24..28]),
-            deflated: fixed[10] == 8,
-            header: le(&fixed[42..46]),
-        };
-        Some((part, directory.get(46 + name + extra + comment..)?))
-    }
-}
-
-/// Rows and columns of a sheet.
-fn sheet_size(source: &mut Source, part: &Part<'_>) -> Result<(u64, u64), Stop> {
-    let header: [u8; 30] = source.array_at(part.header)?;
-    if !header.starts_with(b"PK\x03\x04") {
-        return Err(Stop::Invalid("a part that is not where the directory says"));
-    }
-    source.seek(part.header + 30 + le(&header[26..28]) + le(&header[28..30]));
-    let mut sheet = Sheet::default();
-    unpack(source, part, |piece| sheet.take(piece))?;
-    sheet.count(sheet.window.len());
-    Ok(sheet.dimension.unwrap_or((sheet.rows, sheet.columns)))
-}
-
-/// Shows what a part unpacks to, piece by piece, until `look` has seen enough.
-fn unpack(source: &mut Source, part: &Part<'_>, mut look: impl FnMut(&[u8]) -> bool) -> Result<(), Stop> {
-    let mut state = InflateState::new_boxed(DataFormat::Raw);
-    let (mut packed, mut out) = (vec![0; 16 * 1024], vec![0; 64 * 1024]);
-    let (mut left, mut total) = (part.packed, 0_u64);
-    while left > 0 && total < UNPACKED_MAX {
-        let want = usize::try_from(left).unwrap_or(packed.len()).min(packed.len());
-        let read = source.read(&mut packed[..want])?;
-        if read == 0 {
-            return Err(Stop::Read(std::io::ErrorKind::UnexpectedEof.into()));
+/// Flags what the names of the parts show, and what the lists of relationships and types say. Gives the sum of sizes.
+fn look_at_parts(source: &mut Source, directory: &[u8], seen: &mut Inspected) -> Result<u64, Stop> {
+    let (mut unpacked, mut lists) = (0_u64, 0);
+    for part in Part::all(directory) {
+        unpacked = unpacked.saturating_add(part.unpacked);
+        let name = part.name.to_ascii_lowercase();
+        if name.ends_with(b"vbaproject.bin") || has(&name, b"/activex/") {
+            seen.flag(Flag::Macro);
         }
-        left -= read as u64;
-        let mut input = &packed[..read];
-        if !part.deflated {
-            total += read as u64;
-            if !look(input) {
-                return Ok(());
-            }
-            continue;
+        if has(&name, b"/externallinks/") {
+            seen.flag(Flag::ExternalReference);
         }
-        loop {
-            let step = inflate(&mut state, input, &mut out, MZFlush::None);
-            input = &input[step.bytes_consumed..];
-            total += step.bytes_written as u64;
-            let goes_on = look(&out[..step.bytes_written]);
-            match step.status {
-                _ if !goes_on || total >= UNPACKED_MAX => return Ok(()),
-                Ok(MZStatus::StreamEnd) => return Ok(()),
-                Ok(_) if step.bytes_written > 0 || !input.is_empty() => {}
-                Ok(_) | Err(MZError::Buf) => break,
-                Err(_) => return Err(Stop::Invalid("a part that can't be unpacked")),
+        if has(&name, b"/embeddings/") {
+            seen.flag(Flag::EmbeddedFile);
+        }
+        if name.ends_with(b".rels") || name == b"[content_types].xml" {
+            lists += 1;
+            if lists > LISTS_MAX || part.unpacked > LIST_MAX {
+                source.cut_short();
+            } else {
+                look_at_list(source, &part, seen)?;
             }
         }
+    }
+    Ok(unpacked)
+}
+
+/// A part with a program may have any name, but its type says what it is; what is outside of the file has a mode.
+fn look_at_list(source: &mut Source, part: &Part<'_>, seen: &mut Inspected) -> Result<(), Stop> {
+    let mut text = Vec::new();
+    part.unpack(source, LIST_MAX, |piece| {
+        text.extend(piece.iter().map(u8::to_ascii_lowercase));
+        true
+    })?;
+    if text.len() as u64 >= LIST_MAX {
+        source.cut_short();
+    }
+    if has(&text, b"external") {
+        seen.flag(Flag::ExternalReference);
+        // A template from elsewhere brings its programs along.
+        if has(&text, b"attachedtemplate") || has(&text, b"/oleobject") {
+            seen.flag(Flag::Macro);
+        }
+    }
+    if has(&text, b"vbaproject") || has(&text, b"macroenabled") || has(&text, b"activex") {
+        seen.flag(Flag::Macro);
     }
     Ok(())
 }
@@ -150,7 +106,7 @@ fn unpack(source: &mut Source, part: &Part<'_>, mut look: impl FnMut(&[u8]) -> b
 #[derive(Debug, Default)]
 struct Sheet {
     dimension: Option<(u64, u64)>,
-    seen: usize,
+    seen: u64,
     /// The end of the text so far: a tag may lie across two pieces.
     window: Vec<u8>,
     rows: u64,
@@ -166,7 +122,7 @@ impl Sheet {
         if self.seen < PREAMBLE {
             self.dimension = dimension(&self.window).or(self.dimension);
         }
-        self.seen = self.seen.saturating_add(piece.len());
+        self.seen = self.seen.saturating_add(piece.len() as u64);
         let whole = self.window.len().saturating_sub(OVERLAP);
         self.count(whole);
         self.window.drain(..whole);
@@ -217,8 +173,4 @@ fn cell(name: &[u8]) -> Option<(u64, u64)> {
         .iter()
         .fold(0, |value, letter| value * 26 + u64::from(letter - b'A') + 1);
     Some((std::str::from_utf8(row).ok()?.parse().ok()?, column))
-}
-
-fn le(bytes: &[u8]) -> u64 {
-    bytes.iter().rev().fold(0, |value, byte| value << 8 | u64::from(*byte))
 }
