@@ -22,6 +22,8 @@ pub mod clients;
 pub mod config;
 pub mod contexts;
 pub mod daemon;
+pub mod database;
+pub mod disk;
 pub mod executions;
 pub mod files;
 pub mod host;
