@@ -19,6 +19,8 @@ use crate::ledger::Ledger;
 use crate::principal::Principal;
 use crate::reload::Prepared;
 use crate::repeats::Repeats;
+use crate::review::ArtifactStore;
+use crate::run::collect::Keep;
 use crate::run::pump::Pumps;
 use crate::run::queue::Queue;
 use crate::run::registry::Registry;
@@ -40,6 +42,8 @@ const FEATURES: &[&str] = &[
     "execute",
     "files",
     "inputs",
+    "artifacts",
+    "artifacts.review",
     "interrupt",
     "signal",
     "signal.group",
@@ -59,6 +63,7 @@ pub struct Host {
     pub ledger: Ledger,
     pub spool: Spool,
     pub inputs: Inputs,
+    pub artifacts: ArtifactStore,
     pub store: Store,
     pub queue: Arc<Queue>,
     /// Who is connected, and as whom.
@@ -96,10 +101,19 @@ impl Host {
         self.store.replace(policies, templates);
         self.queue.resize(&config.limits);
         self.inputs.resize(config.inputs);
+        self.artifacts.resize(&config.artifacts);
         self.session_places.resize(config.limits.sessions);
         self.connections.resize(config.limits.connections);
         self.clients.replace(config.clients.clone());
         *self.config.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(config);
+    }
+
+    /// Where what executions leave goes.
+    pub fn keep(&self) -> Keep<'_> {
+        Keep {
+            spool: &self.spool,
+            artifacts: &self.artifacts,
+        }
     }
 
     /// Does something about a kept session until the daemon leaves that to the next one.

@@ -6,6 +6,7 @@ use brig_proto::v1;
 use brig_proto::v1::Reason;
 
 use super::filter;
+use crate::artifacts::Review;
 use crate::ledger::{Accept, Content, Erased, Found, Origin, Verdict, hex};
 use crate::run::recorded;
 
@@ -54,6 +55,14 @@ pub(super) fn entry(found: Found) -> v1::LedgerEntry {
             entry.message = erasure(&erased);
             entry.request_id = erased.request.unwrap_or_default();
             name(&mut entry, erased.user, Origin::default());
+        }
+        Content::Reviewed(reviewed) => {
+            name(&mut entry, reviewed.user, reviewed.origin);
+            entry.artifact_id = String::from(reviewed.artifact);
+            entry.request_id = reviewed.request.unwrap_or_default();
+            let review = Review::from_name(&reviewed.review).map(Review::shown);
+            entry.review = review.unwrap_or_default().into();
+            entry.message = reviewed.message;
         }
         Content::Other => {}
     }

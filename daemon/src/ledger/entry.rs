@@ -11,7 +11,7 @@ use brig_jailer::ids::Id;
 use super::chain::{Head, Link};
 use super::names::part;
 use super::record::{
-    Accept, Body, Erased, Finish, Keep, Made, Refused, Requested, SessionClosed, SessionOpened, to_millis,
+    Accept, Body, Erased, Finish, Keep, Made, Refused, Requested, Reviewed, SessionClosed, SessionOpened, to_millis,
 };
 use super::requests::{self, New};
 use crate::output::cut_text;
@@ -30,6 +30,7 @@ pub(super) enum Entry {
     Opened(Box<SessionOpened>),
     Closed(Arc<SessionClosed>),
     Erased(Box<Erased>),
+    Reviewed(Arc<Reviewed>),
 }
 
 /// Why one entry of a group was not written.
@@ -81,12 +82,16 @@ impl Entry {
             Self::Opened(opened) => pen.opened(opened),
             Self::Closed(closed) => pen.closed(closed),
             Self::Erased(erased) => pen.erased(erased).map(Ok),
+            Self::Reviewed(reviewed) => pen.reviewed(reviewed).map(Ok),
         }
     }
 
     /// Whether it is left out where there is little space: nothing that runs depends on it.
     pub(super) fn needs_room(&self) -> bool {
-        matches!(self, Self::Accept(_) | Self::Refused(_) | Self::Opened(_))
+        matches!(
+            self,
+            Self::Accept(_) | Self::Refused(_) | Self::Opened(_) | Self::Reviewed(_)
+        )
     }
 }
 
@@ -292,6 +297,28 @@ impl Pen<'_> {
             keep_names_ms: span(Keep::default().names_ms),
         };
         self.append(&columns, fields(erased)?).map(|_| ())
+    }
+
+    /// Whoever does not know whether a decision was written, writes it again: only the first one about an artifact counts.
+    fn reviewed(&mut self, reviewed: &Reviewed) -> rusqlite::Result<()> {
+        let artifact = reviewed.artifact.as_str();
+        let known = "SELECT 1 FROM reviews WHERE artifact = ?1";
+        if self.transaction.prepare_cached(known)?.exists(params![artifact])? {
+            return Ok(());
+        }
+        let columns = Columns {
+            kind: "reviewed",
+            execution: Some(reviewed.execution.as_str()),
+            session: Some(reviewed.session.as_str()),
+            tenant: &reviewed.tenant,
+            time_ms: to_millis(reviewed.time),
+            keep_names_ms: span(Keep::default().names_ms),
+        };
+        let number = self.append(&columns, fields(reviewed)?)?;
+        self.transaction
+            .prepare_cached("INSERT INTO reviews (artifact, number) VALUES (?1, ?2)")?
+            .execute(params![artifact, number])
+            .map(|_| ())
     }
 
     /// Appends an entry to the chain and gives its number.

@@ -7,7 +7,7 @@ use serde::de::DeserializeOwned;
 use super::chain::Hash;
 use super::names::join;
 use super::read::body;
-use super::record::{Accept, Erased, Finish, Refused, SessionClosed, SessionOpened};
+use super::record::{Accept, Erased, Finish, Refused, Reviewed, SessionClosed, SessionOpened};
 
 /// Which entries are wanted: those that match everything that is set.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -74,6 +74,7 @@ pub enum Content {
     Opened(Box<SessionOpened>),
     Closed(SessionClosed),
     Erased(Box<Erased>),
+    Reviewed(Box<Reviewed>),
     /// Of a kind that this version does not write.
     Other,
 }
@@ -187,6 +188,7 @@ fn found(connection: &Connection, row: &Row<'_>) -> rusqlite::Result<(Found, usi
         "open" => Content::Opened(Box::new(parse(&data, names)?)),
         "close" => Content::Closed(parse(&data, names)?),
         "erased" => Content::Erased(Box::new(parse(&data, names)?)),
+        "reviewed" => Content::Reviewed(Box::new(parse(&data, names)?)),
         _ => Content::Other,
     };
     Ok((found, size))

@@ -244,7 +244,7 @@ pub async fn to_end(host: &Host, execution: &Arc<Execution>, conditions: &Condit
     let collecting = Instant::now();
     let collection = if worth_collecting(execution, ended) {
         let counted = counted(host, execution);
-        let collected = collect(&mut workspace, since, conditions, &host.spool, &execution.log);
+        let collected = collect(&mut workspace, since, conditions, execution, host.keep());
         let (collection, counted) = tokio::join!(collected, counted);
         Collection { counted, ..collection }
     } else {
@@ -259,9 +259,6 @@ pub async fn to_end(host: &Host, execution: &Arc<Execution>, conditions: &Condit
     };
     times.collect = collecting.elapsed();
     point(Point::DaemonCollected);
-    if let Some(session) = &execution.kept {
-        session.files.release(&collection.released);
-    }
     let facts = report::facts(execution, conditions, ended, &claims, collection.full(), times);
     let conclusion = conclude(&facts);
     let report = Report {

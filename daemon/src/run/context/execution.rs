@@ -182,13 +182,7 @@ impl Running<'_> {
         }
         let collecting = Instant::now();
         let collection = if worth_collecting(execution, ended) {
-            let collected = collect(
-                &mut workspace,
-                since,
-                &self.job.conditions,
-                &self.host.spool,
-                &execution.log,
-            );
+            let collected = collect(&mut workspace, since, &self.job.conditions, execution, self.host.keep());
             let (collection, counted) = tokio::join!(collected, counted(self.host, execution));
             Collection { counted, ..collection }
         } else {
