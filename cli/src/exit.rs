@@ -3,6 +3,7 @@
 use std::process::ExitCode;
 
 use brig_proto::result::Status;
+use brig_proto::v1::Reason;
 use tonic::Code;
 
 /// How a command ends. The numbers are a promise: `brig run --help` has them.
@@ -43,6 +44,15 @@ impl Exit {
             Status::Cancelled => Self::Cancelled,
             Status::Rejected => Self::NotPermitted,
             Status::Lost | Status::Failed | Status::Unknown => Self::Failed,
+        }
+    }
+
+    /// What a refusal means for the exit code, where its reason says more than its code.
+    pub(crate) fn of_reason(reason: Option<Reason>, code: Code) -> Self {
+        match reason {
+            Some(Reason::ReviewRequired | Reason::ReviewRefused) => Self::NotPermitted,
+            Some(Reason::NotPending) => Self::Usage,
+            _ => Self::of_refusal(code),
         }
     }
 

@@ -72,10 +72,11 @@ impl Failure {
     /// Reads a status of the daemon with its details.
     pub(crate) fn from_status(status: &Status) -> Self {
         let details = status.get_error_details();
+        let reason = details.error_info().map(|info| Reason::from_name(&info.reason));
         let mut failure = Self {
-            exit: Exit::of_refusal(status.code()),
+            exit: Exit::of_reason(reason, status.code()),
             code: status.code(),
-            reason: details.error_info().map(|info| Reason::from_name(&info.reason)),
+            reason,
             field: None,
             message: message(status),
             others: Vec::new(),

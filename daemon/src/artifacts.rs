@@ -13,6 +13,7 @@ mod spool;
 
 use brig_jailer::files::wire::{Detail, Flag, Inspected, Verdict};
 use brig_jailer::policy::{Artifacts, Class, Found, Handling};
+use brig_proto::v1::ReviewState;
 
 use content::Content;
 use extension::{Claimed, Fits};
@@ -24,14 +25,17 @@ pub const PREFIX_MAX: usize = 4096;
 const DETAILS_MAX: usize = 16;
 const DETAIL_TEXT_MAX: usize = 64;
 
-/// Whether an artifact may leave.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+/// The review of an artifact: it may leave, or not, or not yet.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Review {
     NotNeeded,
-    /// Its bytes are handed to nobody.
+    /// Its bytes are handed to nobody but a reviewer.
     Pending,
-    /// The policy refuses it, whoever would approve.
+    Approved,
+    /// A reviewer, or the policy whoever would approve.
     Rejected,
+    /// Nobody decided in time, which counts as no.
+    Expired,
 }
 
 /// What a scanner says of a file.
@@ -44,12 +48,39 @@ pub enum Scan {
 }
 
 impl Review {
-    /// The name as results show it.
+    /// All states.
+    pub const ALL: [Self; 5] = [
+        Self::NotNeeded,
+        Self::Pending,
+        Self::Approved,
+        Self::Rejected,
+        Self::Expired,
+    ];
+
+    /// The name as results and the ledger show it.
     pub fn name(self) -> &'static str {
         match self {
             Self::NotNeeded => "not_needed",
             Self::Pending => "pending",
+            Self::Approved => "approved",
             Self::Rejected => "rejected",
+            Self::Expired => "expired",
+        }
+    }
+
+    /// Finds a state by its name.
+    pub fn from_name(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|review| review.name() == name)
+    }
+
+    /// The state in the form of the API.
+    pub fn shown(self) -> ReviewState {
+        match self {
+            Self::NotNeeded => ReviewState::NotNeeded,
+            Self::Pending => ReviewState::Pending,
+            Self::Approved => ReviewState::Approved,
+            Self::Rejected => ReviewState::Rejected,
+            Self::Expired => ReviewState::Expired,
         }
     }
 }

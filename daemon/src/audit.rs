@@ -128,7 +128,7 @@ impl LedgerApi for AuditService {
         let principal = with_role(&request, Role::Operator)?;
         let asked = request.into_inner();
         Ok(Response::new(
-            erase::erase(&self.host.ledger, &self.erased, &asked, &principal).await?,
+            erase::erase(&self.host, &self.erased, &asked, &principal).await?,
         ))
     }
 

@@ -29,7 +29,7 @@ pub struct Config {
     pub socket_group: String,
     /// The socket of brig-jailer.
     pub jailer_socket: PathBuf,
-    /// Directory of the ledger, of the spool for artifacts and of input records.
+    /// Directory of the ledger, of artifacts and their spool, and of input records.
     pub state: PathBuf,
     /// Directories of policies; a file in a later one replaces the one of the same name in an earlier one.
     pub policies: Vec<PathBuf>,
@@ -41,6 +41,8 @@ pub struct Config {
     pub limits: Limits,
     /// Files that clients keep here.
     pub inputs: InputLimits,
+    /// What executions left, and where it is kept.
+    pub artifacts: Artifacts,
     /// Who may ask for what; the first entry that fits a client counts.
     #[serde(rename = "client")]
     pub clients: Vec<Client>,
@@ -88,6 +90,41 @@ pub struct InputLimits {
     pub retention_max: Span,
     /// Space that uploads leave free on the file system, for the ledger and the spool.
     pub reserve: ByteSize,
+}
+
+/// How much is kept of what executions left, and where.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Artifacts {
+    /// How long a reviewer may take; then it is a no. 1 second to 30 days.
+    pub review: Span,
+    /// Artifacts of one tenant that wait for review; 1 to 1,000,000.
+    pub pending_files: usize,
+    /// Bytes of them; at least 1.
+    pub pending_bytes: ByteSize,
+    /// Artifacts of one tenant that are kept because they may leave; 1 to 10,000,000.
+    pub tenant_files: usize,
+    /// Bytes of them; at least 1.
+    pub tenant_bytes: ByteSize,
+    /// Space that is left free on the file system, for the ledger and the spool.
+    pub reserve: ByteSize,
+    /// A bucket to keep artifacts in, in the place of a directory.
+    pub s3: Bucket,
+}
+
+/// A bucket of an S3-compatible store.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Bucket {
+    /// Its name; empty: artifacts are kept in a directory.
+    pub bucket: String,
+    /// The URL of the service; empty: Amazon's.
+    pub endpoint: String,
+    pub region: String,
+    /// What all names in it begin with.
+    pub prefix: String,
+    /// The file with the credentials.
+    pub credentials: PathBuf,
 }
 
 /// A class of clients and what they are.
@@ -146,6 +183,7 @@ impl Default for Config {
             log: LogFormat::Auto,
             limits: Limits::default(),
             inputs: InputLimits::default(),
+            artifacts: Artifacts::default(),
             clients: vec![
                 Client::uid(0),
                 Client::group("brig-admin", Role::ALL),
@@ -181,6 +219,20 @@ impl Default for InputLimits {
             retention: Span::from_secs(24 * 3600),
             retention_max: Span::from_secs(90 * 24 * 3600),
             reserve: ByteSize::from_mib(256),
+        }
+    }
+}
+
+impl Default for Artifacts {
+    fn default() -> Self {
+        Self {
+            review: Span::from_secs(24 * 3600),
+            pending_files: 1000,
+            pending_bytes: ByteSize::from_mib(4 * 1024),
+            tenant_files: 10_000,
+            tenant_bytes: ByteSize::from_mib(16 * 1024),
+            reserve: ByteSize::from_mib(256),
+            s3: Bucket::default(),
         }
     }
 }
@@ -251,9 +303,14 @@ impl Config {
         self.state.join("ledger.db")
     }
 
-    /// Where the bytes of artifacts lie until the client has them.
+    /// Where bytes lie that come in or go out.
     pub fn spool(&self) -> PathBuf {
         self.state.join("spool")
+    }
+
+    /// Where artifacts and what is known of them lie.
+    pub fn artifact_records(&self) -> PathBuf {
+        self.state.join("artifacts")
     }
 
     /// Where input records and their files lie.

@@ -20,6 +20,7 @@ use crate::ledger::Ledger;
 use crate::principal::Principal;
 use crate::reload::Prepared;
 use crate::repeats::Repeats;
+use crate::review::ArtifactStore;
 use crate::run::approval::Approvals;
 use crate::run::collect::Keep;
 use crate::run::pump::Pumps;
@@ -45,6 +46,8 @@ const FEATURES: &[&str] = &[
     "approval",
     "files",
     "inputs",
+    "artifacts",
+    "artifacts.review",
     "interrupt",
     "signal",
     "signal.group",
@@ -64,6 +67,7 @@ pub struct Host {
     pub ledger: Ledger,
     pub spool: Spool,
     pub inputs: Inputs,
+    pub artifacts: ArtifactStore,
     pub store: Store,
     pub queue: Arc<Queue>,
     /// Executions that wait for a reviewer.
@@ -106,6 +110,7 @@ impl Host {
         self.queue.resize(&config.limits);
         self.approvals.resize(&config.limits);
         self.inputs.resize(config.inputs);
+        self.artifacts.resize(&config.artifacts);
         self.session_places.resize(config.limits.sessions);
         self.connections.resize(config.limits.connections);
         self.clients.replace(config.clients.clone());
@@ -122,6 +127,7 @@ impl Host {
     pub fn keep(&self, policy: &Policy) -> Keep<'_> {
         Keep {
             spool: &self.spool,
+            artifacts: &self.artifacts,
             scans: Scans::of(self, policy),
         }
     }

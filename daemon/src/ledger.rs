@@ -50,8 +50,8 @@ pub use error::LedgerError;
 pub use query::{Batch, Content, Filter, Found, Most, Start};
 use readers::Readers;
 pub use record::{
-    Accept, Artifact, Body, Erased, Finish, Input, Keep, Kind, Limits, Made, OpenEnds, Origin, Record, Refused,
-    Requested, Reviewed, SessionClosed, SessionOpened, Usage, Work,
+    Accept, Artifact, ArtifactReviewed, Body, Erased, Finish, Input, Keep, Kind, Limits, Made, OpenEnds, Origin,
+    Record, Refused, Requested, Reviewed, SessionClosed, SessionOpened, Usage, Work,
 };
 pub(crate) use record::{hex, to_millis};
 use refusals::Refusals;
@@ -198,6 +198,13 @@ impl Ledger {
         self.ask(|answer| Request::Reviewed(Box::new(reviewed), answer)).await
     }
 
+    /// Records a decision about an artifact, durably; it does not count before this returned. One that was recorded
+    /// before is not again.
+    pub async fn artifact_reviewed(&self, reviewed: ArtifactReviewed) -> Result<(), LedgerError> {
+        let reviewed = Arc::new(reviewed);
+        self.ask(|answer| Request::ArtifactReviewed(reviewed, answer)).await
+    }
+
     /// Marks what a former brigd left running as lost, but for what goes on.
     pub async fn settle(&self, adopted: OpenEnds) -> Result<(), LedgerError> {
         self.ask(|answer| Request::Settle(adopted, answer)).await
@@ -217,11 +224,6 @@ impl Ledger {
     pub async fn requested(&self, tenant: &str, request: &Id) -> Result<Option<Requested>, LedgerError> {
         self.look(|answer| Look::Requested(tenant.to_owned(), request.to_string(), answer))
             .await
-    }
-
-    /// The artifacts of a session, those of the newest executions first, at most so many.
-    pub async fn artifacts(&self, session: &Id, most: usize) -> Result<Vec<Artifact>, LedgerError> {
-        self.look(|answer| Look::Artifacts(session.clone(), most, answer)).await
     }
 
     /// The head of the chain, which changes with every entry.

@@ -9,7 +9,7 @@
 //! ([`output`]); files are copied into the [`artifacts`] spool before anything looks at them; frames of the kernel are
 //! claims. Clients follow the log of an execution at their own pace, so that no client and no guest can hold up
 //! another. What was asked for and what came of it is in the [`ledger`] before the client hears of it. Files that
-//! clients keep for many sessions are [`inputs`].
+//! clients keep for many sessions are [`inputs`]; what executions left is kept, and reviewed, in [`review`].
 //!
 //! The process starts in [`daemon`]: a private jailer first, then root is given up ([`privileges`]), then threads. The
 //! service manager is told how it is ([`report`], [`watchdog`]) and can have it read its configuration again ([`reload`]).
@@ -22,6 +22,8 @@ pub mod clients;
 pub mod config;
 pub mod contexts;
 pub mod daemon;
+pub mod database;
+pub mod disk;
 pub mod executions;
 pub mod files;
 pub mod host;
@@ -39,6 +41,7 @@ pub mod privileges;
 pub mod reload;
 pub mod repeats;
 pub mod report;
+pub mod review;
 pub mod run;
 pub mod server;
 pub mod sessions;

@@ -93,6 +93,14 @@ fn keep_fixed(config: &mut Config, current: &Config) -> Vec<(&'static str, Strin
         images,
         log
     );
+    if config.artifacts.s3 != current.artifacts.s3 {
+        let (wanted, has) = (
+            format!("{:?}", config.artifacts.s3),
+            format!("{:?}", current.artifacts.s3),
+        );
+        kept.push(("artifacts.s3", wanted, has));
+        config.artifacts.s3.clone_from(&current.artifacts.s3);
+    }
     kept
 }
 

@@ -33,6 +33,7 @@ use crate::listener::connections;
 use crate::options::StartError;
 use crate::principal::Principal;
 use crate::repeats::Repeats;
+use crate::review::{ArtifactStore, ArtifactsService};
 use crate::run::approval::Approvals;
 use crate::run::execution::StopCause;
 use crate::run::log::Held;
@@ -94,10 +95,13 @@ pub fn open(config: &Config, jailer: Jailer) -> Result<Arc<Host>, StartError> {
     let ledger = Ledger::open(&config.ledger()).map_err(|error| wrong(&error))?;
     // Behind the ledger, whose lock says that the folder is ours.
     let inputs = Inputs::open(&config.input_records(), config.inputs).map_err(|error| wrong(&error))?;
+    let artifacts = ArtifactStore::open(&config.artifact_records(), &config.artifacts);
+    let artifacts = artifacts.map_err(|error| wrong(&error))?;
     Ok(Arc::new(Host {
         jailer,
         ledger,
         inputs,
+        artifacts,
         spool: Spool::new(&spool, SPOOL_BYTES, files),
         store,
         queue: Queue::new(&config.limits),
@@ -147,6 +151,7 @@ pub async fn run(
     tokio::spawn(keep_house(Arc::clone(&host)));
     let serving = tokio::spawn(routes.serve_with_incoming_shutdown(incoming, stop.clone().cancelled_owned()));
     let sweeping = tokio::spawn(host.inputs.clone().sweep());
+    let keeping = tokio::spawn(host.artifacts.clone().keep(host.ledger.clone()));
     info!(socket = %host.config().socket.display(), "daemon serving");
     let jailer_gone = tokio::select! {
         () = shutdown.cancelled() => false,
@@ -164,6 +169,8 @@ pub async fn run(
     host.registry.watchers.end();
     stop.cancel();
     sweeping.abort();
+    keeping.abort();
+    host.artifacts.end_watches();
     say_goodbye(serving).await;
     if let Err(error) = host.ledger.clone().close().await {
         error!(%error, "ledger close failed");
@@ -313,7 +320,10 @@ async fn router(host: &Arc<Host>) -> Result<(Router, HealthReporter), StartError
         ))
         .add_service(service!(inputs_server::InputsServer, InputsService(Arc::clone(host))))
         .add_service(service!(files_server::FilesServer, FilesService(Arc::clone(host))))
-        .add_service(service!(artifacts_server::ArtifactsServer, Unbuilt))
+        .add_service(service!(
+            artifacts_server::ArtifactsServer,
+            ArtifactsService(Arc::clone(host))
+        ))
         .add_service(service!(packages_server::PackagesServer, Unbuilt))
         .add_service(ledger);
     Ok((routes, health))

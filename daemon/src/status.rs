@@ -21,6 +21,7 @@ use crate::inputs::InputsError;
 use crate::jailer::JailerError;
 use crate::ledger::LedgerError;
 use crate::principal::Peer;
+use crate::review::ArtifactsError;
 
 /// When to come again if too much is going on.
 const RETRY: Duration = Duration::from_secs(1);
@@ -104,6 +105,15 @@ pub enum Problem {
     /// The policy does not let the file leave.
     #[error("\"{0}\": the policy lets no such file leave")]
     DownloadForbidden(String),
+    /// The artifact, or the file that is one, waits for review.
+    #[error("\"{0}\": waits for review; Artifacts.Watch tells of the decision")]
+    ReviewRequired(String),
+    /// The artifact, or the file that is one, was rejected.
+    #[error("\"{0}\": was rejected in review, or nobody decided in time")]
+    ReviewRefused(String),
+    /// The artifact is not to be decided about.
+    #[error("artifact {0:?} can't be decided about: {1}")]
+    ArtifactNotPending(String, String),
     /// A position lies beyond what there is.
     #[error("{field}: {asked} lies beyond the {there} bytes that there are")]
     OutOfRange {
@@ -123,8 +133,8 @@ pub enum Problem {
     /// Too much goes on with the files of a session.
     #[error("session {0:?}: {1} {2}, which is as many as may")]
     FileQuota(String, usize, &'static str),
-    /// Too many calls watch sessions.
-    #[error("{0} calls of the tenant watch sessions already; no more may, or those of all tenants are as many as may")]
+    /// Too many calls watch sessions, or artifacts.
+    #[error("{0} calls of the tenant watch already; no more may, or those of all tenants are as many as may")]
     WatchQuota(usize),
     /// The code did not start in time.
     #[error("the code did not start within {0} ms: {1}")]
@@ -154,6 +164,9 @@ pub enum Problem {
     /// An input record was not stored, or can't be read.
     #[error("{0}")]
     Inputs(InputsError),
+    /// An artifact was not kept, or can't be read.
+    #[error("{0}")]
+    Artifacts(ArtifactsError),
     /// Files of the host's configuration are broken or gone.
     #[error("{0}")]
     Configuration(String),
@@ -262,10 +275,12 @@ impl Problem {
             Self::SessionPaused(_) | Self::Jail(Refusal::Paused) => Reason::SessionPaused,
             Self::SessionNotPaused(_) => Reason::SessionNotPaused,
             Self::NotRunning(..) => Reason::ExecutionNotRunning,
-            Self::NotPending(..) => Reason::NotPending,
+            Self::NotPending(..) | Self::ArtifactNotPending(..) => Reason::NotPending,
             Self::DiskFull(_) => Reason::DiskFull,
             Self::File { failure, .. } => file_reason(failure.errno),
             Self::DownloadForbidden(_) => Reason::DownloadForbidden,
+            Self::ReviewRequired(_) => Reason::ReviewRequired,
+            Self::ReviewRefused(_) => Reason::ReviewRefused,
             Self::OutOfRange { .. } => Reason::OffsetOutOfRange,
             Self::InputClosed(..) => Reason::InputClosed,
             Self::NoTerminal(_) => Reason::NoTerminal,
@@ -282,6 +297,7 @@ impl Problem {
             Self::LedgerBusy(_) => Reason::LedgerBusy,
             Self::Spool(_) => Reason::StorageQuota,
             Self::Inputs(error) => error.reason(),
+            Self::Artifacts(error) => error.reason(),
             Self::Configuration(_) => Reason::Configuration,
             Self::Jail(Refusal::Busy(_)) => Reason::HostBusy,
             Self::Jail(Refusal::HostCannot(_)) => Reason::HostCannotEnforce,
@@ -344,7 +360,7 @@ impl Problem {
                 details.set_retry_info(Some(RETRY));
             }
             Self::WatchQuota(_) => {
-                details.add_quota_failure_violation("watches of sessions", self.to_string());
+                details.add_quota_failure_violation("watches", self.to_string());
                 details.set_retry_info(Some(RETRY));
             }
             Self::SessionQuota(_) => {
@@ -372,6 +388,15 @@ impl Problem {
             }
             Self::Inputs(InputsError::Quota { key, .. }) => {
                 details.add_quota_failure_violation(format!("inputs.{key}"), self.to_string());
+            }
+            Self::ReviewRequired(what) | Self::ReviewRefused(what) | Self::ArtifactNotPending(what, _) => {
+                details.add_precondition_failure_violation("ARTIFACT", what, self.to_string());
+            }
+            Self::Artifacts(ArtifactsError::Quota { key, .. }) => {
+                details.add_quota_failure_violation(format!("artifacts.{key}"), self.to_string());
+            }
+            Self::Artifacts(ArtifactsError::Store(_)) => {
+                details.set_retry_info(Some(RETRY));
             }
             Self::Inputs(InputsError::Busy(_)) => {
                 details.add_quota_failure_violation("inputs.uploads", self.to_string());

@@ -28,20 +28,6 @@ macro_rules! unbuilt {
 }
 pub(crate) use unbuilt;
 
-impl v1::artifacts_server::Artifacts for Unbuilt {
-    type DownloadStream = BoxStream<v1::ArtifactsDownloadResponse>;
-    type WatchStream = BoxStream<v1::ArtifactsWatchResponse>;
-    unbuilt! {
-        list(v1::ArtifactsListRequest) -> v1::ArtifactsListResponse, "Artifacts.List";
-        get(v1::ArtifactsGetRequest) -> v1::ArtifactsGetResponse, "Artifacts.Get";
-        download(v1::ArtifactsDownloadRequest) -> Self::DownloadStream, "Artifacts.Download";
-        approve(v1::ArtifactsApproveRequest) -> v1::ArtifactsApproveResponse, "Artifacts.Approve";
-        reject(v1::ArtifactsRejectRequest) -> v1::ArtifactsRejectResponse, "Artifacts.Reject";
-        save(v1::ArtifactsSaveRequest) -> v1::ArtifactsSaveResponse, "Artifacts.Save";
-        watch(v1::ArtifactsWatchRequest) -> Self::WatchStream, "Artifacts.Watch";
-    }
-}
-
 impl v1::packages_server::Packages for Unbuilt {
     type InstallStream = BoxStream<v1::PackagesInstallResponse>;
     unbuilt! {

@@ -82,7 +82,10 @@ impl Files for FilesService {
         let session = self.0.registry.session(&principal, &asked.session_id)?;
         let begun = download::download(&self.0, &session, asked).await;
         let begun = begun.inspect_err(|problem| {
-            if matches!(problem, Problem::DownloadForbidden(_)) {
+            if matches!(
+                problem,
+                Problem::DownloadForbidden(_) | Problem::ReviewRequired(_) | Problem::ReviewRefused(_)
+            ) {
                 note_refusal(&self.0.ledger, problem, &principal);
             }
         });

@@ -72,7 +72,9 @@ impl Reason {
             | Self::WatchQuota
             | Self::LedgerFull
             | Self::LedgerBusy => Code::ResourceExhausted,
-            Self::HostBusy | Self::Draining | Self::JailerGone | Self::LedgerUnavailable => Code::Unavailable,
+            Self::HostBusy | Self::Draining | Self::JailerGone | Self::LedgerUnavailable | Self::StoreUnavailable => {
+                Code::Unavailable
+            }
             Self::StartTimeout | Self::FileTimeout => Code::DeadlineExceeded,
             Self::CallerGone => Code::Cancelled,
             Self::RequestReplaced => Code::Aborted,

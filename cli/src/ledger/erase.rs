@@ -76,7 +76,10 @@ pub(super) async fn erase(options: &EraseOptions, format: Format, screen: &mut S
     match format {
         Format::Text => {
             let would = if options.dry_run { "would lose" } else { "lost" };
-            let text = format!("{} entries {would} code, output or names\n", erased.entries);
+            let text = format!(
+                "{} entries {would} code, output or names; artifacts with them: {}\n",
+                erased.entries, erased.artifacts
+            );
             screen.out.text(&text);
         }
         Format::Json => screen.out.json(&document),

@@ -32,7 +32,7 @@ fn row(entry: &LedgerEntry) -> Vec<Cell> {
         &document.execution_id
     };
     let paint = match document.kind.as_str() {
-        "refused" | "erased" => Style::yellow,
+        "refused" | "erased" | "reviewed" => Style::yellow,
         _ => Style::dim,
     };
     vec![
@@ -61,6 +61,7 @@ fn what(document: &EntryDocument) -> String {
             format!("{times}{reason}: {}", document.message)
         }
         "session_created" => document.policy.clone(),
+        "reviewed" => reviewed(document),
         _ => document.message.clone(),
     }
 }
@@ -80,6 +81,15 @@ fn finished(document: &EntryDocument) -> String {
         text.push_str(&format!(", {} artifacts", result.artifacts.len()));
     }
     text
+}
+
+fn reviewed(document: &EntryDocument) -> String {
+    let review = document.review.as_deref().unwrap_or("unknown");
+    let said = match document.message.as_str() {
+        "" => String::new(),
+        message => format!(": {message}"),
+    };
+    format!("{review} {}{said}", document.artifact_id)
 }
 
 fn first_line(text: &str) -> Option<String> {

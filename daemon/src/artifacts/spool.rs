@@ -1,20 +1,25 @@
 //! Where bytes that came out of a session lie until they are handed on: files without a name.
 //!
 //! A spool file is unlinked from the start (`O_TMPFILE` where the file system has it), so nothing is left behind,
-//! however brigd ends, and each is a descriptor for as long as it lies here. Number and sum of all files are bounded. Reading and writing run on the blocking pool.
+//! however brigd ends, and each is a descriptor for as long as it lies here. What is to stay is given a name elsewhere.
+//! Number and sum of all files are bounded. Reading and writing run on the blocking pool.
 
-use std::fs::File;
+use std::fs::{File, OpenOptions, Permissions};
 use std::io::{self, Write};
-use std::os::unix::fs::FileExt;
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::{FileExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use brig_proto::Bytes;
+use rustix::fs::{AtFlags, CWD, linkat};
+use rustix::io::Errno;
 use sha2::{Digest, Sha256};
 use tokio::task::spawn_blocking;
 
 use super::PREFIX_MAX;
+use crate::disk;
 
 /// The most bytes that one read gives.
 pub const READ_MAX: usize = 256 * 1024;
@@ -246,15 +251,50 @@ impl Stored {
         &self.prefix
     }
 
+    /// Gives the bytes a name too, under which they stay; `path` must not exist, and never has a part of them. Can
+    /// block. The name itself is on the disk once its folder was synced.
+    pub fn keep_as(&self, path: &Path) -> io::Result<()> {
+        self.file.set_permissions(Permissions::from_mode(0o600))?;
+        self.file.sync_all()?;
+        // A file that never had a name can be given one, where the spool lies on the same file system.
+        let own = format!("/proc/self/fd/{}", self.file.as_raw_fd());
+        match linkat(CWD, own, CWD, path, AtFlags::SYMLINK_FOLLOW) {
+            Ok(()) => Ok(()),
+            Err(Errno::NOENT | Errno::XDEV | Errno::OPNOTSUPP) => self.copy_to(path),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    fn copy_to(&self, path: &Path) -> io::Result<()> {
+        let draft = path.with_extension("draft");
+        let mut to = OpenOptions::new()
+            .write(true)
+            .create_new(true)
+            .mode(0o600)
+            .open(&draft)?;
+        let (mut offset, mut bytes) = (0, vec![0; READ_MAX]);
+        let copied = loop {
+            match self.file.read_at(&mut bytes, offset) {
+                Ok(0) => break to.sync_all().and_then(|()| std::fs::rename(&draft, path)),
+                Ok(read) => {
+                    offset += read as u64;
+                    if let Err(error) = to.write_all(&bytes[..read]) {
+                        break Err(error);
+                    }
+                }
+                Err(error) => break Err(error),
+            }
+        };
+        if copied.is_err() {
+            // What stays here all the same is swept at the next start.
+            let _ = std::fs::remove_file(&draft);
+        }
+        copied
+    }
+
     /// Reads at most [`READ_MAX`] bytes from an offset on; nothing at the end.
     pub async fn read(&self, offset: u64) -> Result<Vec<u8>, SpoolError> {
-        let left = usize::try_from(self.size().saturating_sub(offset)).unwrap_or(usize::MAX);
-        let file = Arc::clone(&self.file);
-        let read = spawn_blocking(move || {
-            let mut bytes = vec![0; left.min(READ_MAX)];
-            file.read_exact_at(&mut bytes, offset).map(|()| bytes)
-        });
-        let bytes = read.await.unwrap_or_else(|error| Err(io::Error::other(error)));
+        let bytes = disk::read(&self.file, self.size(), offset).await;
         bytes.map_err(|source| self.room.shared.failed(source))
     }
 }

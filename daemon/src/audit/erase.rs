@@ -11,8 +11,10 @@ use prost::Message;
 use sha2::{Digest, Sha256};
 
 use super::filter::{self, Asked};
-use crate::ledger::{Erased, Ledger, LedgerError};
+use crate::host::Host;
+use crate::ledger::{Erased, LedgerError};
 use crate::principal::Principal;
+use crate::review::Which;
 use crate::run::fields::Fields;
 use crate::status::Problem;
 
@@ -39,15 +41,24 @@ struct Answered {
 ///
 /// What was begun goes on when the caller is gone: it is recorded already.
 pub(super) async fn erase(
-    ledger: &Ledger,
+    host: &Host,
     remembered: &Arc<Remembered>,
     asked: &v1::LedgerEraseRequest,
     principal: &Principal,
 ) -> Result<v1::LedgerEraseResponse, Problem> {
     check(asked)?;
     let filter = filter::read(Asked::from(asked), principal)?;
+    let which = Which {
+        tenant: filter.tenant.clone(),
+        user: filter.user.clone(),
+        execution: filter.execution.clone(),
+        to_ms: filter.to_ms,
+    };
     if asked.dry_run {
-        return Ok(answer(ledger.count(filter).await?));
+        return Ok(v1::LedgerEraseResponse {
+            entries: host.ledger.count(filter).await?,
+            artifacts: host.artifacts.erase(which, true).await?,
+        });
     }
     let digest = Sha256::digest(asked.encode_to_vec()).into();
     if let Some(known) = remembered.find(&principal.tenant, &asked.request_id, &digest)? {
@@ -64,17 +75,16 @@ pub(super) async fn erase(
         message: asked.comment.clone(),
         time: SystemTime::now(),
     };
-    let (ledger, remembered) = (ledger.clone(), Arc::clone(remembered));
+    let (ledger, store, remembered) = (host.ledger.clone(), host.artifacts.clone(), Arc::clone(remembered));
     let (tenant, request) = (principal.tenant.clone(), asked.request_id.clone());
     let erasing = tokio::spawn(async move {
-        let answer = answer(ledger.erase(filter, record).await?);
+        let entries = ledger.erase(filter, record).await?;
+        let artifacts = store.erase(which, false).await?;
+        let answer = v1::LedgerEraseResponse { entries, artifacts };
         remembered.add(&tenant, &request, digest, answer);
         Ok(answer)
     });
-    erasing
-        .await
-        .unwrap_or(Err(LedgerError::Closed))
-        .map_err(Problem::Ledger)
+    erasing.await.unwrap_or(Err(Problem::Ledger(LedgerError::Closed)))
 }
 
 fn check(asked: &v1::LedgerEraseRequest) -> Result<(), Problem> {
@@ -93,11 +103,6 @@ fn check(asked: &v1::LedgerEraseRequest) -> Result<(), Problem> {
         _ => {}
     }
     fields.done()
-}
-
-/// Bytes of artifacts are not kept beyond their execution, so that none have to be deleted.
-fn answer(entries: u64) -> v1::LedgerEraseResponse {
-    v1::LedgerEraseResponse { entries, artifacts: 0 }
 }
 
 impl Remembered {

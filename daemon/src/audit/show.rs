@@ -3,9 +3,10 @@
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use brig_proto::v1;
-use brig_proto::v1::{Reason, ReviewState};
+use brig_proto::v1::Reason;
 
 use super::filter;
+use crate::artifacts::Review;
 use crate::ledger::{Accept, Content, Erased, Found, Origin, Verdict, hex};
 use crate::run::recorded;
 
@@ -56,14 +57,22 @@ pub(super) fn entry(found: Found) -> v1::LedgerEntry {
             name(&mut entry, erased.user, Origin::default());
         }
         Content::Reviewed(reviewed, asked) => {
-            let review = format!("REVIEW_STATE_{}", reviewed.review.to_uppercase());
-            entry.review = ReviewState::from_str_name(&review).unwrap_or_default().into();
+            let review = Review::from_name(&reviewed.review).map(Review::shown);
+            entry.review = review.unwrap_or_default().into();
             entry.message = reviewed.message;
             entry.request_id = reviewed.request.unwrap_or_default();
             entry.work_sha256 = reviewed.work_sha256;
             name(&mut entry, String::new(), asked);
             // Empty where nobody decided or the reviewer has no name.
             entry.user = reviewed.user;
+        }
+        Content::ArtifactReviewed(reviewed) => {
+            name(&mut entry, reviewed.user, reviewed.origin);
+            entry.artifact_id = String::from(reviewed.artifact);
+            entry.request_id = reviewed.request.unwrap_or_default();
+            let review = Review::from_name(&reviewed.review).map(Review::shown);
+            entry.review = review.unwrap_or_default().into();
+            entry.message = reviewed.message;
         }
         Content::Other => {}
     }

@@ -6,7 +6,7 @@ use std::path::Path;
 
 use nix::unistd::Group;
 
-use super::{Client, Config, InputLimits};
+use super::{Artifacts, Bucket, Client, Config, InputLimits};
 
 /// The longest path of a socket, in bytes. Source: unix(7), `sun_path` with its NUL.
 const SOCKET_PATH_MAX: usize = 107;
@@ -16,6 +16,8 @@ const DRAIN_MAX_MS: u64 = 3_600_000;
 const PENDING_BYTES_MAX: u64 = 4 << 30;
 /// The largest input that can be configured, in bytes.
 const INPUT_MAX: u64 = 1 << 40;
+/// The longest that a reviewer may take, in milliseconds.
+const REVIEW_MAX_MS: u64 = 30 * 86_400_000;
 /// The longest that an input can be kept, in milliseconds: what the API promises at most.
 const RETENTION_MAX_MS: u64 = 90 * 86_400_000;
 
@@ -47,6 +49,7 @@ impl Config {
             problems.push(format!("limits.drain: {} is not in 0 to 1h", limits.drain));
         }
         problems.extend(self.inputs.problems());
+        problems.extend(self.artifacts.problems());
         if self.policies.is_empty() {
             problems.push("policies: names no directory; at least one is needed".to_owned());
         }
@@ -110,6 +113,62 @@ impl InputLimits {
                 self.retention, self.retention_max
             ));
         }
+        problems
+    }
+}
+
+impl Artifacts {
+    fn problems(&self) -> Vec<String> {
+        let mut problems: Vec<String> = [
+            range("artifacts.pending_files", self.pending_files, 1_000_000),
+            range("artifacts.tenant_files", self.tenant_files, 10_000_000),
+        ]
+        .into_iter()
+        .flatten()
+        .collect();
+        if !(1_000..=REVIEW_MAX_MS).contains(&self.review.millis()) {
+            problems.push(format!("artifacts.review: {} is not in 1s to 30d", self.review));
+        }
+        for (key, value) in [
+            ("pending_bytes", self.pending_bytes),
+            ("tenant_bytes", self.tenant_bytes),
+        ] {
+            if value.bytes() == 0 {
+                problems.push(format!(
+                    "artifacts.{key}: {value} has no place for anything; at least 1 is needed"
+                ));
+            }
+        }
+        problems.extend(self.s3.problems());
+        problems
+    }
+}
+
+impl Bucket {
+    fn problems(&self) -> Vec<String> {
+        if self.bucket.is_empty() {
+            let others = [&self.endpoint, &self.region, &self.prefix]
+                .iter()
+                .any(|text| !text.is_empty());
+            let lost = others || !self.credentials.as_os_str().is_empty();
+            let problem = "artifacts.s3.bucket: names no bucket, though other keys of artifacts.s3 are set; \
+                           name it, or leave them out";
+            return lost.then(|| problem.to_owned()).into_iter().collect();
+        }
+        let mut problems = Vec::new();
+        let is_url = ["http://", "https://"]
+            .iter()
+            .any(|scheme| self.endpoint.starts_with(scheme));
+        if !self.endpoint.is_empty() && !is_url {
+            problems.push(format!(
+                "artifacts.s3.endpoint: {:?} is no URL that begins with https:// or http://",
+                self.endpoint
+            ));
+        }
+        if self.region.is_empty() {
+            problems.push("artifacts.s3.region: is empty; where the service has none, us-east-1 is usual".to_owned());
+        }
+        problems.extend(absolute("artifacts.s3.credentials", &self.credentials));
         problems
     }
 }

@@ -2,18 +2,16 @@
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write};
-use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use rustix::fs::fstatvfs;
-use rustix::io::Errno;
 use sha2::{Digest, Sha256};
 use tokio::task::spawn_blocking;
 
 use super::InputsError;
 use super::room::Share;
-use crate::artifacts::READ_MAX;
+use crate::disk;
 
 /// Bytes after which the free space is looked at again.
 const LOOK: u64 = 8 * 1024 * 1024;
@@ -178,8 +176,7 @@ impl Drop for Unlink {
 
 /// Looks whether `more` bytes leave `reserve` of the file system free.
 fn check_space(file: &File, path: &Path, more: u64, reserve: u64) -> Result<(), InputsError> {
-    let space = fstatvfs(file).map_err(|errno| InputsError::file(path, errno.into()))?;
-    let free = space.f_bavail.saturating_mul(space.f_frsize);
+    let free = disk::free(file).map_err(|source| InputsError::file(path, source))?;
     if free.saturating_sub(more) < reserve {
         return Err(InputsError::Full { free, more, reserve });
     }
@@ -221,22 +218,8 @@ impl Opened {
         self.sha256
     }
 
-    /// Reads at most [`READ_MAX`] bytes from an offset on; nothing at the end.
+    /// Reads some bytes from an offset on; nothing at the end.
     pub async fn read(&self, offset: u64) -> io::Result<Vec<u8>> {
-        let left = usize::try_from(self.size.saturating_sub(offset)).unwrap_or(usize::MAX);
-        let file = Arc::clone(&self.file);
-        let read = spawn_blocking(move || {
-            let mut bytes = vec![0; left.min(READ_MAX)];
-            file.read_exact_at(&mut bytes, offset).map(|()| bytes)
-        });
-        read.await.unwrap_or_else(|error| Err(io::Error::other(error)))
+        disk::read(&self.file, self.size, offset).await
     }
-}
-
-/// Whether an error of the system means that there is no space.
-pub(super) fn is_full(error: &io::Error) -> bool {
-    matches!(
-        Errno::from_io_error(error),
-        Some(Errno::NOSPC | Errno::DQUOT | Errno::FBIG)
-    )
 }

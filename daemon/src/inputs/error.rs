@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use brig_proto::v1::Reason;
 
-use super::draft::is_full;
+use crate::disk::is_full;
 
 /// Why an input was not stored, found or read.
 #[derive(Debug, thiserror::Error)]

@@ -4,18 +4,16 @@
 //! Everything here can block.
 
 use std::collections::BTreeMap;
-use std::fs::OpenOptions;
-use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, SystemTime};
 
 use brig_jailer::ids::Id;
 use brig_proto::v1;
-use rusqlite::types::Type;
 use rusqlite::{Connection, OptionalExtension, Row, params};
 
 use super::InputsError;
-use crate::run::inputs::{hex, unhex};
+use crate::database::{self, OpenError, digest, id, json, size, to_millis, to_signed, to_time};
+use crate::run::inputs::hex;
 
 /// How long a record that is gone is remembered.
 const GONE: Duration = Duration::from_secs(24 * 60 * 60);
@@ -103,27 +101,19 @@ pub(super) struct Records(Connection);
 impl Records {
     /// Opens the database, or makes it.
     pub(super) fn open(path: &Path) -> Result<Self, InputsError> {
-        // SQLite gives the files beside it the same mode.
-        let mut options = OpenOptions::new();
-        let made = options.create(true).truncate(false).write(true).mode(0o600).open(path);
-        made.map_err(|source| InputsError::file(path, source))?;
-        let failed = |source| InputsError::Open {
-            path: path.to_owned(),
-            source,
-        };
-        let mut connection = connect(path).map_err(failed)?;
-        let version = connection.pragma_query_value(None, "user_version", |row| row.get(0));
-        match version.map_err(failed)? {
-            0 => make_tables(&mut connection).map_err(failed)?,
-            SCHEMA => {}
-            found => {
-                return Err(InputsError::Newer {
-                    path: path.to_owned(),
-                    found,
-                    known: SCHEMA,
-                });
-            }
-        }
+        let opened = database::open(path, SCHEMA, TABLES);
+        let connection = opened.map_err(|error| match error {
+            OpenError::File(source) => InputsError::file(path, source),
+            OpenError::Database(source) => InputsError::Open {
+                path: path.to_owned(),
+                source,
+            },
+            OpenError::Newer { found, known } => InputsError::Newer {
+                path: path.to_owned(),
+                found,
+                known,
+            },
+        })?;
         Ok(Self(connection))
     }
 
@@ -142,7 +132,7 @@ impl Records {
                 record.file,
                 record.name,
                 record.media_type,
-                i64::try_from(record.size).unwrap_or(i64::MAX),
+                to_signed(record.size),
                 hex(&record.sha256),
                 record.user,
                 record.origin.user,
@@ -254,33 +244,14 @@ impl Records {
         let mut statement = self
             .0
             .prepare("SELECT tenant, file, size_bytes, input FROM inputs WHERE gone_ms IS NULL")?;
-        let rows = statement.query_map([], |row| Ok((id(row, 3)?, left(row)?)))?;
+        let rows = statement.query_map([], |row| Ok((id(row, "input")?, left(row)?)))?;
         Ok(rows.collect::<Result<_, _>>()?)
     }
 }
 
-fn connect(path: &Path) -> rusqlite::Result<Connection> {
-    let connection = Connection::open(path)?;
-    connection.busy_timeout(Duration::from_secs(5))?;
-    connection.pragma_update(None, "journal_mode", "WAL")?;
-    // Who is told that a file is stored finds it after a crash of the host, too.
-    connection.pragma_update(None, "synchronous", "FULL")?;
-    connection.pragma_update(None, "trusted_schema", false)?;
-    Ok(connection)
-}
-
-fn make_tables(connection: &mut Connection) -> rusqlite::Result<()> {
-    let transaction = connection.transaction()?;
-    transaction.execute_batch(TABLES)?;
-    transaction.pragma_update(None, "user_version", SCHEMA)?;
-    transaction.commit()
-}
-
 fn record(row: &Row<'_>) -> rusqlite::Result<Record> {
-    let labels: String = row.get("labels")?;
-    let labels = serde_json::from_str(&labels).map_err(|error| unreadable(13, error))?;
     Ok(Record {
-        id: id(row, 1)?,
+        id: id(row, "input")?,
         tenant: row.get("tenant")?,
         user: row.get("user")?,
         name: row.get("name")?,
@@ -292,7 +263,7 @@ fn record(row: &Row<'_>) -> rusqlite::Result<Record> {
             conversation: row.get("origin_conversation")?,
             request: row.get("origin_request")?,
         },
-        labels,
+        labels: json(row, "labels")?,
         create_time: to_time(row.get("create_ms")?),
         expire_time: to_time(row.get("expire_ms")?),
         file: row.get("file")?,
@@ -305,34 +276,4 @@ fn left(row: &Row<'_>) -> rusqlite::Result<Left> {
         file: row.get(1)?,
         size: size(row.get(2)?),
     })
-}
-
-fn id(row: &Row<'_>, column: usize) -> rusqlite::Result<Id> {
-    let text: String = row.get(column)?;
-    Id::parse(&text).map_err(|error| unreadable(column, error))
-}
-
-fn digest(row: &Row<'_>, column: &str) -> rusqlite::Result<[u8; 32]> {
-    let text: String = row.get(column)?;
-    let digest = unhex(&text).and_then(|bytes| bytes.try_into().ok());
-    digest.ok_or_else(|| unreadable(0, std::fmt::Error))
-}
-
-fn unreadable(column: usize, error: impl std::error::Error + Send + Sync + 'static) -> rusqlite::Error {
-    rusqlite::Error::FromSqlConversionFailure(column, Type::Text, Box::new(error))
-}
-
-fn size(bytes: i64) -> u64 {
-    u64::try_from(bytes).unwrap_or_default()
-}
-
-/// Milliseconds since 1970.
-pub(super) fn to_millis(time: SystemTime) -> i64 {
-    let since = time.duration_since(UNIX_EPOCH).unwrap_or_default();
-    i64::try_from(since.as_millis()).unwrap_or(i64::MAX)
-}
-
-/// The time of so many milliseconds since 1970.
-pub(super) fn to_time(millis: i64) -> SystemTime {
-    UNIX_EPOCH + Duration::from_millis(u64::try_from(millis).unwrap_or_default())
 }

@@ -7,8 +7,9 @@ use brig_proto::v1;
 use brig_proto::v1::Reason;
 use prost::Message;
 
-use super::records::{Record, to_millis};
+use super::records::Record;
 use super::{Inputs, InputsError};
+use crate::database::to_millis;
 use crate::pages::BYTES;
 use crate::run::inputs::hex;
 use crate::status::{FieldProblem, Problem};

@@ -14,10 +14,10 @@ use tokio_stream::{Stream, StreamExt};
 use tonic::Status;
 
 use super::draft::Settled;
-use super::records::{to_millis, to_time};
 use super::turns::Turn;
 use super::{Asked, Inputs, InputsError, Known, Record, new_name};
 use crate::config::InputLimits;
+use crate::database::{to_millis, to_time};
 use crate::names;
 use crate::principal::Principal;
 use crate::run::admit::{check_labels, new_id};

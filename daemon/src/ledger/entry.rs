@@ -11,7 +11,8 @@ use brig_jailer::ids::Id;
 use super::chain::{Head, Link};
 use super::names::part;
 use super::record::{
-    Accept, Body, Erased, Finish, Keep, Made, Refused, Requested, Reviewed, SessionClosed, SessionOpened, to_millis,
+    Accept, ArtifactReviewed, Body, Erased, Finish, Keep, Made, Refused, Requested, Reviewed, SessionClosed,
+    SessionOpened, to_millis,
 };
 use super::requests::{self, New};
 use crate::output::cut_text;
@@ -37,6 +38,7 @@ pub(super) enum Entry {
     Closed(Arc<SessionClosed>),
     Erased(Box<Erased>),
     Reviewed(Box<Reviewed>),
+    ArtifactReviewed(Arc<ArtifactReviewed>),
 }
 
 /// Why one entry of a group was not written.
@@ -89,6 +91,7 @@ impl Entry {
             Self::Closed(closed) => pen.closed(closed),
             Self::Erased(erased) => pen.erased(erased).map(Ok),
             Self::Reviewed(reviewed) => pen.reviewed(reviewed),
+            Self::ArtifactReviewed(reviewed) => pen.artifact_reviewed(reviewed).map(Ok),
         }
     }
 
@@ -96,7 +99,7 @@ impl Entry {
     pub(super) fn needs_room(&self) -> bool {
         matches!(
             self,
-            Self::Accept(_) | Self::Refused(_) | Self::Opened(_) | Self::Reviewed(_)
+            Self::Accept(_) | Self::Refused(_) | Self::Opened(_) | Self::Reviewed(_) | Self::ArtifactReviewed(_)
         )
     }
 }
@@ -317,6 +320,28 @@ impl Pen<'_> {
         let mut data = fields(reviewed)?;
         data.insert("origin".to_owned(), json!({"user": begun.asker()}));
         self.append(&columns, data).map(|_| Ok(()))
+    }
+
+    /// Whoever does not know whether a decision was written, writes it again: only the first one about an artifact counts.
+    fn artifact_reviewed(&mut self, reviewed: &ArtifactReviewed) -> rusqlite::Result<()> {
+        let artifact = reviewed.artifact.as_str();
+        let known = "SELECT 1 FROM reviews WHERE artifact = ?1";
+        if self.transaction.prepare_cached(known)?.exists(params![artifact])? {
+            return Ok(());
+        }
+        let columns = Columns {
+            kind: "reviewed",
+            execution: Some(reviewed.execution.as_str()),
+            session: Some(reviewed.session.as_str()),
+            tenant: &reviewed.tenant,
+            time_ms: to_millis(reviewed.time),
+            keep_names_ms: span(Keep::default().names_ms),
+        };
+        let number = self.append(&columns, fields(reviewed)?)?;
+        self.transaction
+            .prepare_cached("INSERT INTO reviews (artifact, number) VALUES (?1, ?2)")?
+            .execute(params![artifact, number])
+            .map(|_| ())
     }
 
     /// Appends an entry to the chain and gives its number.

@@ -8,7 +8,9 @@ use serde::de::DeserializeOwned;
 use super::chain::Hash;
 use super::names::join;
 use super::read::body;
-use super::record::{Accept, Erased, Finish, Origin, Refused, Reviewed, SessionClosed, SessionOpened};
+use super::record::{
+    Accept, ArtifactReviewed, Erased, Finish, Origin, Refused, Reviewed, SessionClosed, SessionOpened,
+};
 
 /// Which entries are wanted: those that match everything that is set.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -77,6 +79,7 @@ pub enum Content {
     Erased(Box<Erased>),
     /// With who had asked.
     Reviewed(Box<Reviewed>, Origin),
+    ArtifactReviewed(Box<ArtifactReviewed>),
     /// Of a kind that this version does not write.
     Other,
 }
@@ -191,17 +194,21 @@ fn found(connection: &Connection, row: &Row<'_>) -> rusqlite::Result<(Found, usi
         "close" => Content::Closed(parse(&data, names)?),
         "erased" => Content::Erased(Box::new(parse(&data, names)?)),
         "reviewed" => {
-            let Asked { origin } = parse(&data, names)?;
-            Content::Reviewed(Box::new(parse(&data, names)?), origin)
+            let About { artifact, origin } = parse(&data, names)?;
+            match artifact {
+                Some(_) => Content::ArtifactReviewed(Box::new(parse(&data, names)?)),
+                None => Content::Reviewed(Box::new(parse(&data, names)?), origin),
+            }
         }
         _ => Content::Other,
     };
     Ok((found, size))
 }
 
-/// Who asked, of an entry whose user is somebody else.
+/// What a decision is about: an artifact, else the execution, with who asked for it.
 #[derive(Deserialize)]
-struct Asked {
+struct About {
+    artifact: Option<String>,
     #[serde(default)]
     origin: Origin,
 }

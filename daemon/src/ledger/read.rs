@@ -6,11 +6,8 @@ use serde::de::DeserializeOwned;
 use brig_jailer::ids::Id;
 
 use super::query::parse;
-use super::record::{Accept, Artifact, Finish, Record};
+use super::record::{Accept, Finish, Record};
 use super::requests;
-
-/// How many of a session's executions are looked through for artifacts, the newest ones.
-const LOOKED_THROUGH: i64 = 4096;
 
 /// Reads an execution with its bodies, as far as these were not erased.
 pub(super) fn record(connection: &Connection, execution: &Id) -> rusqlite::Result<Option<Record>> {
@@ -26,32 +23,6 @@ pub(super) fn record(connection: &Connection, execution: &Id) -> rusqlite::Resul
         finish.told = requests::told(connection, id)?;
     }
     Ok(Some(Record { accept, finish }))
-}
-
-/// The artifacts of a session's executions, newest execution first, at most so many. Where their names were erased,
-/// they have no path.
-pub(super) fn artifacts(connection: &Connection, session: &Id, most: usize) -> rusqlite::Result<Vec<Artifact>> {
-    let mut select = connection.prepare_cached(
-        "SELECT data, content
-         FROM (SELECT accept_number, finish_number FROM executions WHERE session = ?1
-               ORDER BY accept_number DESC LIMIT ?2) AS newest
-         JOIN entries ON entries.number = newest.finish_number
-         LEFT JOIN names ON names.number = newest.finish_number
-         WHERE json_array_length(data, '$.artifacts') > 0
-         ORDER BY newest.accept_number DESC",
-    )?;
-    let mut rows = select.query(params![session.as_str(), LOOKED_THROUGH])?;
-    let mut found: Vec<Artifact> = Vec::new();
-    while let Some(row) = rows.next()? {
-        let (data, names): (String, Option<String>) = (row.get(0)?, row.get(1)?);
-        let finish: Finish = parse(&data, names.as_deref())?;
-        found.extend(finish.artifacts);
-        if found.len() >= most {
-            break;
-        }
-    }
-    found.truncate(most);
-    Ok(found)
 }
 
 fn entry<T: DeserializeOwned>(connection: &Connection, execution: &Id, kind: &str) -> rusqlite::Result<Option<T>> {

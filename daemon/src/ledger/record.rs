@@ -252,6 +252,32 @@ pub struct Refused {
     pub time: SystemTime,
 }
 
+/// A decision about an artifact. Artifacts that nobody decided about in time have one too.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ArtifactReviewed {
+    pub artifact: Id,
+    pub execution: Id,
+    pub session: Id,
+    pub request: Option<String>,
+    pub tenant: String,
+    /// The reviewer; from the identity of the connection.
+    #[serde(default)]
+    pub user: String,
+    /// Who asked for the execution.
+    #[serde(default)]
+    pub origin: Origin,
+    /// `approved`, `rejected` or `expired`.
+    pub review: String,
+    /// Of the bytes that were decided about.
+    pub sha256: String,
+    pub size_bytes: u64,
+    /// What the reviewer said.
+    #[serde(default)]
+    pub message: String,
+    #[serde(with = "millis", rename = "time_ms")]
+    pub time: SystemTime,
+}
+
 /// Bodies and names that an operator had removed.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Erased {

@@ -8,7 +8,8 @@ use super::Answer;
 use super::entry::Entry;
 use super::query::Filter;
 use super::record::{
-    Accept, Artifact, Erased, Finish, OpenEnds, Record, Refused, Requested, Reviewed, SessionClosed, SessionOpened,
+    Accept, ArtifactReviewed, Erased, Finish, OpenEnds, Record, Refused, Requested, Reviewed, SessionClosed,
+    SessionOpened,
 };
 use super::removal::{Progress, Swept};
 
@@ -20,6 +21,7 @@ pub(super) enum Request {
     Closed(Arc<SessionClosed>, Answer<()>),
     Erased(Box<Erased>, Answer<()>),
     Reviewed(Box<Reviewed>, Answer<()>),
+    ArtifactReviewed(Arc<ArtifactReviewed>, Answer<()>),
     /// Removes some bodies and names, of entries after the one and up to the other.
     Erase(Box<Filter>, i64, i64, Answer<Progress>),
     /// Removes some of what may go at this time, in milliseconds since 1970.
@@ -39,8 +41,6 @@ pub(super) enum Look {
     Get(Id, Answer<Option<Record>>),
     /// Of a tenant, a request.
     Requested(String, String, Answer<Option<Requested>>),
-    /// Of a session, at most so many.
-    Artifacts(Id, usize, Answer<Vec<Artifact>>),
 }
 
 /// What is to be removed.
@@ -74,6 +74,9 @@ impl Batch {
                 Request::Closed(closed, answer) => batch.finishes.push((Entry::Closed(closed), answer)),
                 Request::Erased(erased, answer) => batch.finishes.push((Entry::Erased(erased), answer)),
                 Request::Reviewed(reviewed, answer) => batch.finishes.push((Entry::Reviewed(reviewed), answer)),
+                Request::ArtifactReviewed(reviewed, answer) => {
+                    batch.finishes.push((Entry::ArtifactReviewed(reviewed), answer));
+                }
                 Request::Erase(filter, after, last, answer) => {
                     batch.removals.push(Removal::Erase(filter, after, last, answer));
                 }

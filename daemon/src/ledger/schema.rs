@@ -43,6 +43,12 @@ const MIGRATIONS: &[Migration] = &[
         prepare: rechain::prepare,
         apply: rechain::apply,
     },
+    Migration {
+        version: 30,
+        name: "which artifacts were reviewed",
+        prepare: nothing,
+        apply: |transaction| transaction.execute_batch(REVIEWS),
+    },
 ];
 
 fn nothing(_: &mut Connection) -> rusqlite::Result<()> {
@@ -143,6 +149,14 @@ const REQUESTS: &str = "
         CREATE INDEX told_by_time ON told (time_ms);
 
         CREATE INDEX executions_of_session ON executions (session, accept_number);
+    ";
+
+const REVIEWS: &str = "
+        -- The entry that has the decision about an artifact.
+        CREATE TABLE reviews (
+            artifact TEXT PRIMARY KEY,
+            number INTEGER NOT NULL REFERENCES entries (number)
+        ) STRICT;
     ";
 
 /// Brings the tables up to date, each step in a transaction of its own; a long one begins with several.

@@ -273,10 +273,6 @@ impl Writer {
                 let found = requests::find(&self.connection, &tenant, &request, now);
                 let _ = answer.send(found.map_err(|source| self.unreadable(source)));
             }
-            Look::Artifacts(session, most, answer) => {
-                let found = read::artifacts(&self.connection, &session, most);
-                let _ = answer.send(found.map_err(|source| self.unreadable(source)));
-            }
         }
     }
 

@@ -2,24 +2,29 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use brig_jailer::api::SessionUsage;
 use brig_jailer::faults::{Point, point};
 use brig_jailer::files::wire::{Change, Collect, Detail, Found, Inspect, Inspected, Limit, Skip, Space, Time, Walk};
-use brig_jailer::policy::{Class, Handling};
+use brig_jailer::ids::Id;
+use brig_jailer::policy::{Class, Download, Handling};
 use brig_proto::v1::{
     Artifact, ArtifactChange, ArtifactClass, ArtifactDetails, ArtifactHandling, NoticeKind, ReviewState, SessionLeft,
 };
+use tokio::task::JoinHandle;
+use tokio::time::{Instant, timeout_at};
+use tracing::error;
 
 use crate::artifacts::{Guess, Judgement, Review, Spool, Stored};
 use crate::files::{Files, FilesError, Listing};
 use crate::names;
+use crate::review::{ArtifactStore, ArtifactsError, Collected, Left, NOT_KEPT};
 use crate::run::admit::{Conditions, Expected, new_id};
+use crate::run::execution::Execution;
 use crate::run::finish::Full;
 use crate::run::gate::{self, Way};
 use crate::run::inputs::hex;
-use crate::run::kept::files::Released;
 use crate::run::log::Log;
 use crate::run::scan::Scans;
 use crate::run::start::Workspace;
@@ -42,8 +47,6 @@ const PAGE: u64 = 4096;
 pub struct Collection {
     pub artifacts: Vec<Artifact>,
     pub missing: Vec<String>,
-    /// The artifacts whose bytes may leave.
-    pub released: Vec<Released>,
     /// How full the session's file system was, as far as the helper told.
     pub space: Space,
     /// What the session used then, if it is kept and the jailer told.
@@ -82,14 +85,6 @@ impl Collection {
     }
 }
 
-/// Where collected files go, and what looks at them on their way.
-#[derive(Debug)]
-pub struct Keep<'k> {
-    pub spool: &'k Spool,
-    /// None where the policy names no scanner.
-    pub scans: Option<Scans>,
-}
-
 /// How far a walk over a session's files goes: as deep as artifacts may lie, and over all files that there can be.
 pub fn walk(job: &Conditions) -> Walk {
     Walk {
@@ -111,10 +106,17 @@ pub async fn collect(
     workspace: &mut Workspace,
     since: Option<Time>,
     job: &Conditions,
+    execution: &Execution,
     keep: Keep<'_>,
-    log: &Log,
 ) -> Collection {
+    let (log, artifacts) = (&execution.log, keep.artifacts);
     let mut collection = Collection::default();
+    let mut taken = Vec::new();
+    let told = log.artifacts();
+    let told_ids = told
+        .iter()
+        .filter_map(|told| Id::parse(&told.artifact_id).ok())
+        .collect();
     let collecting = async {
         match workspace.helper().await {
             Ok(mut helper) => {
@@ -126,7 +128,8 @@ pub async fn collect(
                     log,
                     left: job.limits.disk_bytes,
                     looks: INSPECT_ALL,
-                    told: log.artifacts(),
+                    told,
+                    taken: &mut taken,
                     collection: &mut collection,
                 };
                 collector.run().await;
@@ -143,8 +146,86 @@ pub async fn collect(
             "collecting took too long; not all files were looked at",
         );
     }
+    let left = Left::by(execution, &job.policy);
+    let artifacts = enter(artifacts, left, taken, told_ids, log).await;
+    collection.artifacts.extend(artifacts);
+    collection.artifacts.sort_by(|a, b| path_of(a).cmp(path_of(b)));
     collection.missing = missing(&job.expected, &collection.artifacts);
     collection
+}
+
+/// Where collected files go, and what looks at them on their way.
+#[derive(Debug)]
+pub struct Keep<'k> {
+    /// On their way.
+    pub spool: &'k Spool,
+    /// To stay.
+    pub artifacts: &'k ArtifactStore,
+    /// None where the policy names no scanner.
+    pub scans: Option<Scans>,
+}
+
+/// A file that was taken.
+struct Taken {
+    collected: Collected,
+    /// Its way into the quarantine. Files are synced while others are taken, and together, which disks are better at.
+    holding: Option<JoinHandle<Result<(), ArtifactsError>>>,
+    /// Its bytes, if the caller wants them.
+    bytes: Option<Arc<Stored>>,
+}
+
+impl Taken {
+    /// Waits until it is in the quarantine, or is not; gives it with its bytes.
+    async fn held(mut self, deadline: Instant) -> (Collected, Option<Arc<Stored>>) {
+        if let Some(holding) = self.holding {
+            self.collected.not_held = match timeout_at(deadline, holding).await {
+                Ok(Ok(held)) => held.err().map(|error| error.to_string()),
+                Ok(Err(error)) => Some(error.to_string()),
+                Err(_late) => Some("the disk took too long".to_owned()),
+            };
+        }
+        (self.collected, self.bytes)
+    }
+}
+
+/// Enters what was taken, and tells of it: what is told is known, whatever happens.
+async fn enter(artifacts: &ArtifactStore, left: Left, taken: Vec<Taken>, told: Vec<Id>, log: &Log) -> Vec<Artifact> {
+    if taken.is_empty() {
+        return Vec::new();
+    }
+    let deadline = Instant::now() + COLLECT;
+    let (mut collected, mut bytes) = (Vec::new(), Vec::new());
+    for taken in taken {
+        let (one, its_bytes) = taken.held(deadline).await;
+        collected.push(one);
+        bytes.push(its_bytes);
+    }
+    let unknown: Vec<Artifact> = collected.iter().map(|collected| collected.shown.clone()).collect();
+    let shown: Vec<Artifact> = match artifacts.enter(left, collected, told).await {
+        Ok(records) => records.into_iter().map(|record| record.shown).collect(),
+        Err(error) => {
+            error!(%error, "artifacts not entered");
+            unknown.into_iter().map(not_kept).collect()
+        }
+    };
+    for (artifact, bytes) in shown.iter().zip(bytes) {
+        if artifact.flags.iter().any(|flag| flag == NOT_KEPT) {
+            let path = shown_path(path_of(artifact));
+            log.notice(NoticeKind::ArtifactSkipped, format!("{path}: is not kept"));
+        }
+        log.artifact(artifact.clone(), bytes);
+        point(Point::DaemonCollecting);
+    }
+    shown
+}
+
+/// An artifact that nobody will find: nobody can approve it either.
+fn not_kept(mut artifact: Artifact) -> Artifact {
+    artifact.flags.push(NOT_KEPT.to_owned());
+    if artifact.review() == ReviewState::Pending {
+        artifact.review = ReviewState::Rejected.into();
+    }
+    artifact
 }
 
 struct Collector<'c> {
@@ -160,6 +241,7 @@ struct Collector<'c> {
     looks: Duration,
     /// What an earlier brigd collected of the same execution before it was gone.
     told: Vec<Artifact>,
+    taken: &'c mut Vec<Taken>,
     collection: &'c mut Collection,
 }
 
@@ -186,7 +268,7 @@ impl Collector<'_> {
         found.sort_by(|a, b| a.path.cmp(&b.path));
         for found in found {
             if let Err(error) = self.take(&found).await {
-                self.skipped(&format!("{}: {error}", shown(&found.path)));
+                self.skipped(&format!("{}: {error}", shown_path(&found.path)));
             }
         }
     }
@@ -219,7 +301,7 @@ impl Collector<'_> {
         if found.size > self.left {
             let all = self.job.limits.disk_bytes;
             let why = format!("is too large, all files together may have {all} bytes");
-            self.skipped(&format!("{}: {why}", shown(&found.path)));
+            self.skipped(&format!("{}: {why}", shown_path(&found.path)));
             return Ok(());
         }
         let most = self.job.artifacts.bytes_each.min(self.left);
@@ -235,16 +317,30 @@ impl Collector<'_> {
         if let (Some(scanner), Some(scans)) = (&rules.scanner, &mut self.keep.scans) {
             judgement.scanned(scans.scan(&stored).await, scanner.found);
         }
-        let artifact = artifact(found, &stored, &judgement);
-        let may_leave = gate::may_leave(&self.job.policy, Way::Artifact(&judgement));
-        let leaves = self.job.want_inline && may_leave;
-        if may_leave {
-            let released = Released::new(&found.path, &stored.sha256());
-            self.collection.released.push(released);
-        }
-        self.log.artifact(artifact.clone(), leaves.then_some(stored));
-        self.collection.artifacts.push(artifact);
-        point(Point::DaemonCollecting);
+        let id = new_id('a');
+        let download = self.job.policy.files.download;
+        let (holding, not_held) = match (download, judgement.review) {
+            (Download::None, _) => (None, Some("the policy lets nothing leave".to_owned())),
+            (_, Review::Rejected) => (None, Some("the policy rejects what its scanner finds".to_owned())),
+            (Download::Any | Download::Artifacts, _) => {
+                let (artifacts, id, stored) = (self.keep.artifacts.clone(), id.clone(), Arc::clone(&stored));
+                let holding = tokio::spawn(async move { artifacts.hold(&id, &stored).await });
+                (Some(holding), None)
+            }
+        };
+        let collected = Collected {
+            shown: artifact(&id, found, &stored, &judgement),
+            id,
+            sha256: stored.sha256(),
+            review: judgement.review,
+            not_held,
+        };
+        let leaves = gate::may_leave(download, Way::Artifact(judgement.review)).is_ok() && self.job.want_inline;
+        self.taken.push(Taken {
+            collected,
+            holding,
+            bytes: leaves.then_some(stored),
+        });
         Ok(())
     }
 
@@ -270,11 +366,11 @@ impl Collector<'_> {
     fn tell_skipped(&self, listing: &Listing) {
         let (beyond, others): (Vec<_>, Vec<_>) = listing.skipped.iter().partition(|(_, why)| *why == Skip::TooMany);
         for (path, why) in others {
-            self.skipped(&format!("{}: {}", shown(path), self.reason(*why)));
+            self.skipped(&format!("{}: {}", shown_path(path), self.reason(*why)));
         }
         let untold = listing.totals.skipped.saturating_sub(listing.skipped.len() as u64);
         if let Some((first, _)) = beyond.first() {
-            let (first, most) = (shown(first), self.job.artifacts.count);
+            let (first, most) = (shown_path(first), self.job.artifacts.count);
             let more = match beyond.len() as u64 + untold {
                 1 => first,
                 several => format!("{first} and {} more files", several - 1),
@@ -311,15 +407,18 @@ impl Collector<'_> {
 
 /// Whether an artifact is the file of a path.
 fn is_of(artifact: &Artifact, path: &[u8]) -> bool {
-    let own = if artifact.raw_path.is_empty() {
+    path_of(artifact) == path
+}
+
+fn path_of(artifact: &Artifact) -> &[u8] {
+    if artifact.raw_path.is_empty() {
         artifact.path.as_bytes()
     } else {
         &artifact.raw_path
-    };
-    own == path
+    }
 }
 
-fn artifact(found: &Found, stored: &Stored, judgement: &Judgement) -> Artifact {
+fn artifact(id: &Id, found: &Found, stored: &Stored, judgement: &Judgement) -> Artifact {
     let path = String::from_utf8_lossy(&found.path).into_owned();
     let raw_path = if path.as_bytes() == found.path {
         Vec::new()
@@ -327,7 +426,7 @@ fn artifact(found: &Found, stored: &Stored, judgement: &Judgement) -> Artifact {
         found.path.clone()
     };
     Artifact {
-        artifact_id: new_id('a').to_string(),
+        artifact_id: id.to_string(),
         path,
         raw_path: raw_path.into(),
         r#type: judgement.media_type.to_owned(),
@@ -346,12 +445,7 @@ fn artifact(found: &Found, stored: &Stored, judgement: &Judgement) -> Artifact {
             Handling::Review => ArtifactHandling::Review,
         }
         .into(),
-        review: match judgement.review {
-            Review::NotNeeded => ReviewState::NotNeeded,
-            Review::Pending => ReviewState::Pending,
-            Review::Rejected => ReviewState::Rejected,
-        }
-        .into(),
+        review: judgement.review.shown().into(),
         flags: judgement.flags.iter().map(|flag| (*flag).to_owned()).collect(),
         details: Some(details(&judgement.details)),
     }
@@ -414,7 +508,7 @@ fn missing(expected: &[Expected], artifacts: &[Artifact]) -> Vec<String> {
 }
 
 /// A path as a notice shows it: no byte of the guest can pass for something else.
-fn shown(path: &[u8]) -> String {
+fn shown_path(path: &[u8]) -> String {
     let text = path.escape_ascii().to_string();
     format!("\"{}\"", crate::output::cut_text(&text, 200))
 }

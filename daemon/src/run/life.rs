@@ -255,7 +255,7 @@ pub async fn to_end(host: &Host, execution: &Arc<Execution>, conditions: &Condit
     let collection = if matches!(ended, Ended::Told(_)) && worth_collecting(execution) {
         let counted = counted(host, execution);
         let keep = host.keep(&conditions.policy);
-        let collected = collect(&mut workspace, since, conditions, keep, &execution.log);
+        let collected = collect(&mut workspace, since, conditions, execution, keep);
         let (collection, counted) = tokio::join!(collected, counted);
         Collection { counted, ..collection }
     } else {
@@ -270,9 +270,6 @@ pub async fn to_end(host: &Host, execution: &Arc<Execution>, conditions: &Condit
     };
     times.collect = collecting.elapsed();
     point(Point::DaemonCollected);
-    if let Some(session) = &execution.kept {
-        session.files.release(&collection.released);
-    }
     let facts = report::facts(&host.store, execution, conditions, ended, &claims, &collection, times);
     let conclusion = conclude(&facts);
     let report = Report {

@@ -118,7 +118,7 @@ fn rich_result(policy: &Policy, claim: kernel::RichResult) -> (RichResult, usize
         } else {
             Content::Binary(STANDARD.decode(text.replace(['\n', '\r'], "")).ok()?.into())
         };
-        gate::may_leave(policy, gate::Way::Result(&media_type)).then_some(RichDatum {
+        gate::result_may_leave(policy, &media_type).then_some(RichDatum {
             r#type: media_type,
             content: Some(content),
         })

@@ -15,12 +15,11 @@ use tonic::codegen::BoxStream;
 
 use super::paths::{self, Target};
 use super::{MESSAGES, PATIENCE, begin, out_of_step, problem, show};
-use crate::artifacts::Stored;
+use crate::artifacts::{Review, Stored};
 use crate::files::{Channel, Part as FilePart};
 use crate::host::Host;
-use crate::run::gate::{self, Way};
+use crate::run::gate::{self, Shut, Way};
 use crate::run::inputs::hex;
-use crate::run::kept::files::Released;
 use crate::run::kept::{FileUse, Session};
 use crate::status::Problem;
 
@@ -52,13 +51,14 @@ pub(super) async fn download(
     asked: FilesDownloadRequest,
 ) -> Result<BoxStream<FilesDownloadResponse>, Problem> {
     let target = paths::one("path", &asked.path, &asked.raw_path, false)?;
-    let may_leave = |released| gate::may_leave(&session.policy, Way::File { released });
-    let forbidden = || Problem::DownloadForbidden(target.asked.escape_ascii().to_string());
-    if !may_leave(true) {
-        return Err(forbidden());
-    }
+    let may_leave = |review| {
+        let shut = |shut: Shut| shut.problem(target.asked.escape_ascii().to_string());
+        gate::may_leave(session.policy.files.download, Way::File(review)).map_err(shut)
+    };
+    // Where the best review would not let it out, nothing has to be looked at.
+    may_leave(Some(Review::NotNeeded))?;
     let (used, mut channel) = begin(session, &target).await?;
-    let checked = !may_leave(false);
+    let checked = may_leave(None).is_err();
     let get = Get {
         path: target.path.clone(),
         offset: if checked { 0 } else { asked.offset },
@@ -71,8 +71,8 @@ pub(super) async fn download(
     };
     let max_bytes = get.max_bytes;
     let info = ask(session, &mut channel, &target, get).await?;
-    if checked && info.size > max_bytes {
-        return Err(forbidden());
+    if info.size > max_bytes {
+        may_leave(None)?;
     }
     if asked.offset > info.size {
         return Err(Problem::OutOfRange {
@@ -83,11 +83,7 @@ pub(super) async fn download(
     }
     let source = if checked {
         let stored = store(host, session, &mut channel, &target, max_bytes).await?;
-        let released = Released::new(&target.path, &stored.sha256());
-        let is_released = target.place == wire::Place::Home && session.files.is_released(released);
-        if !may_leave(is_released) {
-            return Err(forbidden());
-        }
+        may_leave(review(host, session, &target, stored.sha256()).await?)?;
         let left = stored.size().saturating_sub(asked.offset);
         let end = asked.offset + asked.length.map_or(left, |length| length.min(left));
         Source::Stored(stored, asked.offset..end)
@@ -104,6 +100,14 @@ pub(super) async fn download(
     };
     tokio::spawn(transfer.run(info, sender));
     Ok(Box::pin(ReceiverStream::new(receiver)))
+}
+
+/// The review of the artifact that is this file, if one is.
+async fn review(host: &Host, session: &Session, target: &Target, sha256: [u8; 32]) -> Result<Option<Review>, Problem> {
+    match target.place {
+        wire::Place::Home => Ok(host.artifacts.review_of(&session.id, &target.path, sha256).await?),
+        _ => Ok(None),
+    }
 }
 
 async fn ask(session: &Session, channel: &mut Channel, target: &Target, get: Get) -> Result<Info, Problem> {

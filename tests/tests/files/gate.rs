@@ -12,10 +12,11 @@ fn where_only_artifacts_may_leave_those_do_and_nothing_else() {
     let refused = |path: &str| rig.download(path, 0, None).unwrap_err().reason;
     assert_eq!(rig.download("out.csv", 0, None).unwrap().1, b"x,y\n1,2\n");
     assert_eq!(rig.download("out.csv", 2, Some(3)).unwrap().1, b"y\n1");
-    // Uploaded and never collected; to be reviewed; not in the working directory.
-    for path in ["secret.csv", "code.py", "/tmp/out.csv"] {
+    // Uploaded and never collected; not in the working directory.
+    for path in ["secret.csv", "/tmp/out.csv"] {
         assert_eq!(refused(path), "DOWNLOAD_FORBIDDEN", "{path}");
     }
+    assert_eq!(refused("code.py"), "REVIEW_REQUIRED");
     // The same bytes elsewhere, or other bytes there, are not what was judged.
     rig.rename("out.csv", "renamed.csv").unwrap();
     assert_eq!(refused("renamed.csv"), "DOWNLOAD_FORBIDDEN");

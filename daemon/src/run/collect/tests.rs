@@ -54,7 +54,7 @@ fn only_known_numbers_become_details() {
 
 #[test]
 fn guest_paths_are_escaped_in_notices() {
-    assert_eq!(shown(b"a\n\x1b[31m\xff"), "\"a\\n\\x1b[31m\\xff\"");
+    assert_eq!(shown_path(b"a\n\x1b[31m\xff"), "\"a\\n\\x1b[31m\\xff\"");
 }
 
 /// A helper that has these files, each with what it says of its size and with what it really sends.
@@ -120,11 +120,14 @@ async fn collected(files: Vec<(&'static str, u64, usize)>, space: Space) -> (Vec
     let execution = execution("e1", brig_proto::v1::ExecutionSpec::default());
     let spool = Spool::new(&std::env::temp_dir(), 1 << 20, 100);
     let mut workspace = Workspace::Own(helper(files, space));
+    let directory = tempfile::tempdir().unwrap();
+    let artifacts = ArtifactStore::open(directory.path(), &Default::default()).unwrap();
     let keep = Keep {
         spool: &spool,
+        artifacts: &artifacts,
         scans: None,
     };
-    let collection = collect(&mut workspace, None, &job, keep, &execution.log).await;
+    let collection = collect(&mut workspace, None, &job, &execution, keep).await;
     assert_eq!(
         execution.log.holds().file_bytes,
         spool.used_bytes(),

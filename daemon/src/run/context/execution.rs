@@ -281,7 +281,7 @@ impl Running<'_> {
             };
         }
         let keep = self.host.keep(&self.job.policy);
-        let collected = collect(workspace, since, conditions, keep, &execution.log);
+        let collected = collect(workspace, since, conditions, execution, keep);
         let (collection, counted) = tokio::join!(collected, counted(self.host, execution));
         Collection { counted, ..collection }
     }

@@ -8,10 +8,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use brig_jailer::api::{self, Event, Request};
-use brig_jailer::policy::Download;
 use tracing::{info, warn};
 
-use super::files::{RELEASED_MAX, Released};
 use super::helper::Inbox;
 use super::memo::{ExecutionMemo, Outline};
 use super::{Session, Use};
@@ -57,11 +55,6 @@ pub async fn adopt(host: &Arc<Host>, held: Vec<Held>) -> Result<(), LedgerError>
     let Adoption { going, next, .. } = adoption;
     let (sessions, executions) = (going.sessions.len(), going.executions.len());
     host.ledger.settle(going).await?;
-    for next in &next {
-        if let Next::Session(session, ..) = next {
-            release(host, session).await?;
-        }
-    }
     if !next.is_empty() {
         info!(sessions, executions, "adopted from an earlier brigd");
     }
@@ -294,19 +287,6 @@ impl Next {
             Self::Forget(process) => host.spawn_kept(async move { process.forget().await }),
         }
     }
-}
-
-/// Remembers again which artifacts of a session may leave.
-async fn release(host: &Host, session: &Session) -> Result<(), LedgerError> {
-    // Elsewhere nobody asks for it.
-    if session.policy.files.download == Download::Artifacts {
-        let mut artifacts = host.ledger.artifacts(&session.id, RELEASED_MAX).await?;
-        // The newest are remembered the longest.
-        artifacts.reverse();
-        let released: Vec<Released> = artifacts.iter().filter_map(Released::recorded).collect();
-        session.files.release(&released);
-    }
-    Ok(())
 }
 
 /// Ends a session that is over as far as the ledger knows.

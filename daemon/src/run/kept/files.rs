@@ -1,17 +1,13 @@
-//! What the calls on the files of a session have in common: how many there may be, which files may leave, and which
-//! requests were answered.
+//! What the calls on the files of a session have in common: how many there may be, and which requests were answered.
 
-use std::collections::{HashSet, VecDeque};
+use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use brig_jailer::ids::Id;
 use brig_proto::v1::FileInfo;
-use sha2::{Digest, Sha256};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 use tokio_util::sync::CancellationToken;
 
-use crate::ledger;
-use crate::run::inputs::unhex;
 use crate::status::Problem;
 
 /// The most calls on the files of a session at one time, without those that watch. With those, and the door, the helper
@@ -19,14 +15,8 @@ use crate::status::Problem;
 pub const CALLS_MAX: usize = 10;
 /// The most calls that watch.
 pub const WATCHES_MAX: usize = 4;
-/// The most artifacts of a session that are remembered as ones that may leave, the newest ones.
-pub const RELEASED_MAX: usize = 4096;
 /// The most requests of a session whose answers are remembered, the newest ones.
 const ANSWERS_MAX: usize = 256;
-
-/// Path and content of an artifact that may leave.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub struct Released([u8; 32]);
 
 /// What was answered to a request that changed something.
 #[derive(Debug, Clone, Default, PartialEq)]
@@ -45,8 +35,6 @@ pub struct FileCalls {
 
 #[derive(Debug, Default)]
 struct State {
-    released: HashSet<Released>,
-    order: VecDeque<Released>,
     requests: VecDeque<Remembered>,
 }
 
@@ -97,19 +85,6 @@ impl Default for FileCalls {
     }
 }
 
-impl Released {
-    pub fn new(path: &[u8], sha256: &[u8; 32]) -> Self {
-        Self(Sha256::new().chain_update(sha256).chain_update(path).finalize().into())
-    }
-
-    /// The same of an artifact that the ledger has; `None` if it may not leave.
-    pub fn recorded(artifact: &ledger::Artifact) -> Option<Self> {
-        let may_leave = artifact.review == "not_needed";
-        let sha256 = unhex(&artifact.sha256)?.try_into().ok()?;
-        may_leave.then(|| Self::new(artifact.path.as_bytes(), &sha256))
-    }
-}
-
 impl FileCalls {
     /// Takes a place for a call.
     pub fn place(&self) -> Option<OwnedSemaphorePermit> {
@@ -119,26 +94,6 @@ impl FileCalls {
     /// Takes a place for a call that watches.
     pub fn watch(&self) -> Option<OwnedSemaphorePermit> {
         Arc::clone(&self.watches).try_acquire_owned().ok()
-    }
-
-    /// Remembers artifacts that may leave.
-    pub fn release(&self, released: &[Released]) {
-        let mut state = self.lock();
-        for released in released {
-            if state.released.insert(*released) {
-                state.order.push_back(*released);
-            }
-        }
-        while state.order.len() > RELEASED_MAX {
-            if let Some(oldest) = state.order.pop_front() {
-                state.released.remove(&oldest);
-            }
-        }
-    }
-
-    /// Whether an artifact of that path and content may leave.
-    pub fn is_released(&self, released: Released) -> bool {
-        self.lock().released.contains(&released)
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
