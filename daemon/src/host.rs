@@ -19,6 +19,7 @@ use crate::ledger::Ledger;
 use crate::principal::Principal;
 use crate::reload::Prepared;
 use crate::repeats::Repeats;
+use crate::run::pool::Pool;
 use crate::run::pump::Pumps;
 use crate::run::queue::Queue;
 use crate::run::registry::Registry;
@@ -48,6 +49,7 @@ const FEATURES: &[&str] = &[
     "output.stream",
     "contexts",
     "ledger",
+    "pool",
 ];
 
 /// What all executions of this daemon share.
@@ -61,6 +63,8 @@ pub struct Host {
     pub inputs: Inputs,
     pub store: Store,
     pub queue: Arc<Queue>,
+    /// Sessions that wait to be used.
+    pub pool: Arc<Pool>,
     /// Who is connected, and as whom.
     pub clients: Clients,
     /// Connections that there may be.
@@ -97,6 +101,7 @@ impl Host {
         self.queue.resize(&config.limits);
         self.inputs.resize(config.inputs);
         self.session_places.resize(config.limits.sessions);
+        self.pool.replace(config.pool);
         self.connections.resize(config.limits.connections);
         self.clients.replace(config.clients.clone());
         *self.config.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(config);
@@ -145,6 +150,9 @@ impl v1::host_server::Host for HostService {
                 running: running as u64,
                 queued: queued as u64,
                 draining: host.draining.is_cancelled(),
+                starts: host.pool.starts(),
+                waiting: host.pool.waiting() as u64,
+                failed_ahead: host.pool.failures(),
                 ..HostLoad::default()
             }),
             ..v1::HostGetResponse::default()

@@ -35,6 +35,7 @@ use crate::principal::Principal;
 use crate::repeats::Repeats;
 use crate::run::execution::StopCause;
 use crate::run::log::Held;
+use crate::run::pool::{self, Pool};
 use crate::run::queue::Queue;
 use crate::run::registry::{KEPT_HELD, Registry};
 use crate::run::store::Store;
@@ -99,6 +100,7 @@ pub fn open(config: &Config, jailer: Jailer) -> Result<Arc<Host>, StartError> {
         spool: Spool::new(&spool, SPOOL_BYTES, files),
         store,
         queue: Queue::new(&config.limits),
+        pool: Pool::new(config.pool),
         clients: Clients::new(config.clients.clone()),
         connections: Slots::new(config.limits.connections),
         config: RwLock::new(Arc::new(config.clone())),
@@ -143,6 +145,7 @@ pub async fn run(
     tokio::spawn(keep_house(Arc::clone(&host)));
     let serving = tokio::spawn(routes.serve_with_incoming_shutdown(incoming, stop.clone().cancelled_owned()));
     let sweeping = tokio::spawn(host.inputs.clone().sweep());
+    let pooling = tokio::spawn(pool::keep(Arc::clone(&host)));
     info!(socket = %host.config().socket.display(), "daemon serving");
     let jailer_gone = tokio::select! {
         () = shutdown.cancelled() => false,
@@ -152,6 +155,9 @@ pub async fn run(
     host.draining.cancel();
     health.set_not_serving::<ExecutionsServer<ExecutionsService>>().await;
     drain(&host).await;
+    if let Err(error) = pooling.await {
+        error!(%error, "sessions that waited not closed");
+    }
     match ending {
         Ending::HandOver if !jailer_gone => leave_sessions(&host).await,
         // A jailer that is gone has ended them.

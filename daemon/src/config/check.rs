@@ -14,6 +14,10 @@ const SOCKET_PATH_MAX: usize = 107;
 const DRAIN_MAX_MS: u64 = 3_600_000;
 /// The largest input that can be configured, in bytes.
 const INPUT_MAX: u64 = 1 << 40;
+/// The most sessions that can wait.
+const POOL_MAX: usize = 1_000;
+/// How long a kind of them can be kept that nobody asks for, in milliseconds.
+const POOL_IDLE_MS: std::ops::RangeInclusive<u64> = 1_000..=86_400_000;
 /// The longest that an input can be kept, in milliseconds: what the API promises at most.
 const RETENTION_MAX_MS: u64 = 90 * 86_400_000;
 
@@ -36,6 +40,15 @@ impl Config {
         .collect();
         if limits.drain.millis() > DRAIN_MAX_MS {
             problems.push(format!("limits.drain: {} is not in 0 to 1h", limits.drain));
+        }
+        if self.pool.sessions > POOL_MAX {
+            problems.push(format!(
+                "pool.sessions: {} is not in 0 to {POOL_MAX}",
+                self.pool.sessions
+            ));
+        }
+        if !POOL_IDLE_MS.contains(&self.pool.idle.millis()) {
+            problems.push(format!("pool.idle: {} is not in 1s to 1d", self.pool.idle));
         }
         problems.extend(self.inputs.problems());
         if self.policies.is_empty() {

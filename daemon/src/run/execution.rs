@@ -10,7 +10,7 @@ use brig_jailer::ids::Id;
 use brig_jailer::policy::Resolved;
 use brig_proto::v1;
 use brig_proto::v1::execution_spec::Work as SpecWork;
-use brig_proto::v1::{EffectiveLimits, ExecutionResult, ExecutionSpec, InputFile, OnDisconnect, OutputMode};
+use brig_proto::v1::{EffectiveLimits, ExecutionResult, ExecutionSpec, InputFile, OnDisconnect, OutputMode, StartKind};
 use prost::Message;
 use prost_types::Duration;
 use serde::{Deserialize, Serialize};
@@ -87,6 +87,8 @@ pub struct Execution {
     pub kept: Option<Arc<Session>>,
     /// The context that it runs in, if it runs in one.
     pub seat: Option<Seat>,
+    /// How its program came to be, once it runs.
+    start: OnceLock<StartKind>,
     /// Whether somebody interrupted it.
     interrupted: AtomicBool,
     /// Cancelled when somebody interrupts it, for whoever does that by itself.
@@ -168,6 +170,7 @@ impl Execution {
             stop: Stop::default(),
             kept,
             seat: None,
+            start: OnceLock::new(),
             interrupted: AtomicBool::new(false),
             interrupt_told: CancellationToken::new(),
             signals_sent: AtomicU64::new(0),
@@ -230,6 +233,7 @@ impl Execution {
             stop,
             kept: Some(Arc::clone(session)),
             seat: None,
+            start: OnceLock::new(),
             interrupted: AtomicBool::new(memo.interrupted),
             interrupt_told: CancellationToken::new(),
             signals_sent: AtomicU64::new(memo.signals),
@@ -239,6 +243,16 @@ impl Execution {
             spec,
         };
         Ok((execution, conditions))
+    }
+
+    /// Notes how its program came to be.
+    pub fn begin(&self, start: StartKind) -> StartKind {
+        *self.start.get_or_init(|| start)
+    }
+
+    /// How its program came to be, if it was started.
+    pub fn start(&self) -> StartKind {
+        self.start.get().copied().unwrap_or(StartKind::Cold)
     }
 
     /// What another brigd needs to know of it once it has started.

@@ -18,12 +18,14 @@ use crate::run::queue::Place;
 pub const CLOSE: Duration = Duration::from_secs(10);
 
 /// Runs an accepted execution to its end, and closes its session.
-pub async fn run(host: Arc<Host>, execution: Arc<Execution>, job: Job, place: Place) {
+pub async fn run(host: Arc<Host>, execution: Arc<Execution>, mut job: Job, place: Place) {
     let span =
         info_span!("execution", id = %execution.id, session = %execution.session, tenant = %execution.principal.tenant);
     async {
         let mut jail = None;
-        let permit = live(&host, &execution, job, place, Home::Own(&mut jail)).await;
+        let ahead = job.ahead.take();
+        let home = Home::Own { jail: &mut jail, ahead };
+        let permit = live(&host, &execution, job, place, home).await;
         host.registry.ended(&execution);
         if let Some(jail) = jail {
             close(jail).await;
