@@ -39,6 +39,26 @@ class Warm(unittest.TestCase):
         code = "import os; print(sorted(os.listdir('/proc/self/fd'), key=int))"
         self.assertEqual(warmed(code, imports=[]).stdout, run(code).stdout)
 
+    def test_what_the_program_leaves_ends_as_ever(self):
+        code = (
+            "import atexit, wave\n"
+            "class Last:\n"
+            "    def __del__(self): print('gone', wave.__name__)\n"
+            "last, ring = Last(), [Last()]\n"
+            "ring.append(ring)\n"
+            "file = open('/proc/self/fd/1', 'w')\n"
+            "file.write('flushed\\n')\n"
+            "atexit.register(print, 'at the end')\n"
+        )
+        for outcome in (warmed(code, imports=["wave"]), run(code)):
+            first, *others = outcome.stdout.splitlines()
+            self.assertEqual((first, sorted(others)), ("at the end", ["flushed", "gone wave", "gone wave"]))
+            self.assertEqual((outcome.stderr, outcome.code), ("", 0))
+
+    def test_modules_of_the_warm_up_are_there_until_the_end(self):
+        code = "import atexit, sys, wave; atexit.register(lambda: print('wave' in sys.modules, wave.__name__))"
+        self.assertEqual(warmed(code, imports=["wave"]).stdout, "True wave\n")
+
     def test_a_kernel_that_is_never_asked_ends(self):
         with tempfile.TemporaryDirectory() as folder:
             outcome = Kernel(folder, frame({"op": "warm", "imports": []}), {}, framed=True).finish()
