@@ -68,6 +68,7 @@ impl<'o> Fresh<'o> {
         }
         for work in WORKS {
             ours.fresh(work.source, work.expected)?;
+            ours.ask_ahead(work.source, work.expected)?;
         }
         Ok(fresh)
     }

@@ -108,6 +108,12 @@ impl Ours {
         Ok(times)
     }
 
+    /// Asks for what `waited` is to find: sessions are made ahead of what was asked for.
+    pub(crate) fn ask_ahead(&self, source: &str, expected: &str) -> anyhow::Result<()> {
+        follow(self.services.begin(code(source)), Instant::now(), expected)?;
+        self.await_waiting()
+    }
+
     fn await_waiting(&self) -> anyhow::Result<()> {
         let start = Instant::now();
         while self.services.host().load.is_none_or(|load| load.waiting == 0) {
