@@ -37,6 +37,8 @@ pub(crate) struct Fresh<'o> {
     peers: Vec<Arc<Mutex<Box<dyn Peer>>>>,
     /// By work and moment.
     measured: Vec<[Measurement; 3]>,
+    /// The same in sessions that have waited.
+    waited: Vec<[Measurement; 3]>,
 }
 
 impl<'o> Fresh<'o> {
@@ -53,7 +55,8 @@ impl<'o> Fresh<'o> {
             ours,
             place,
             peers: Vec::new(),
-            measured: WORKS.iter().map(measurements).collect(),
+            measured: WORKS.iter().map(|work| measurements(work, "")).collect(),
+            waited: WORKS.iter().map(|work| measurements(work, " from the pool")).collect(),
         };
         for peer in found {
             let name = peer.name();
@@ -65,6 +68,7 @@ impl<'o> Fresh<'o> {
         }
         for work in WORKS {
             ours.fresh(work.source, work.expected)?;
+            ours.ask_ahead(work.source, work.expected)?;
         }
         Ok(fresh)
     }
@@ -81,35 +85,39 @@ impl<'o> Fresh<'o> {
 
 impl Turns for Fresh<'_> {
     fn round(&mut self, round: usize) -> anyhow::Result<()> {
-        let all = self.peers.len() + 1;
+        let all = self.peers.len() + 2;
         for (number, work) in WORKS.into_iter().enumerate() {
             for turn in 0..all {
                 // Everybody follows everybody: what one leaves to be done meets another each time.
                 let who = (round + turn) % all;
-                let (name, times) = match self.peers.get(who) {
-                    Some(peer) => self.ask(peer, work)?,
-                    None => (String::new(), self.ours.fresh(work.source, work.expected)?),
-                };
-                let spans = [times.first_output, times.finished, times.torn_down];
-                for (measurement, span) in self.measured[number].iter_mut().zip(spans) {
-                    match who < self.peers.len() {
-                        true => measurement.peer(&name, millis(span)),
-                        false => measurement.ours.push(millis(span)),
+                if let Some(peer) = self.peers.get(who).map(Arc::clone) {
+                    let (name, times) = self.ask(&peer, work)?;
+                    for rows in [&mut self.measured[number], &mut self.waited[number]] {
+                        let spans = rows.iter_mut().zip(times.moments());
+                        spans.for_each(|(row, span)| row.peer(&name, millis(span)));
                     }
+                    continue;
                 }
+                let (rows, times) = if who == self.peers.len() {
+                    (&mut self.measured[number], self.ours.fresh(work.source, work.expected)?)
+                } else {
+                    (&mut self.waited[number], self.ours.waited(work.source, work.expected)?)
+                };
+                let spans = rows.iter_mut().zip(times.moments());
+                spans.for_each(|(row, span)| row.ours.push(millis(span)));
             }
         }
         Ok(())
     }
 
     fn measurements(self: Box<Self>) -> Vec<Measurement> {
-        self.measured.into_iter().flatten().collect()
+        self.waited.into_iter().chain(self.measured).flatten().collect()
     }
 }
 
-fn measurements(work: &Work) -> [Measurement; 3] {
+fn measurements(work: &Work, how: &str) -> [Measurement; 3] {
     MOMENTS.map(|moment| {
-        let name = format!("fresh session, {}, {moment}", work.name);
+        let name = format!("fresh session{how}, {}, {moment}", work.name);
         Measurement::new(name, Unit::Milliseconds)
     })
 }

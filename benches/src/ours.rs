@@ -8,17 +8,19 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, ensure};
 use brig_proto::v1::execution_event::Event;
-use brig_proto::v1::{ExecutionSpec, OutputStream, SessionsCreateRequest};
+use brig_proto::v1::{ExecutionSpec, OutputStream, SessionsCreateRequest, StartKind};
 use brig_tests::policies::Policies;
 use brig_tests::processes::{Process, groups};
 use brig_tests::services::{Service, Setup};
 use brig_tests::spec::code;
-use brig_tests::{Live, Services};
+use brig_tests::{Live, Outcome, Services};
 
 use crate::times::Times;
 
 /// The policy of sessions that hold large files.
 pub(crate) const LARGE: &str = "bench";
+/// How long it may take to make a session ahead.
+const AHEAD: Duration = Duration::from_secs(60);
 /// How long a jail may take to be gone.
 const GONE: Duration = Duration::from_secs(10);
 
@@ -59,6 +61,7 @@ impl Ours {
             policies: policies.path().to_owned(),
             ceilings,
             limits: format!("sessions = {sessions}\n"),
+            pool: 1,
             ..Setup::default()
         };
         let services = Services::start(setup).context("this host can't run jails")?;
@@ -87,15 +90,49 @@ impl Ours {
         self.services.process(service)
     }
 
-    /// Runs Python code in a session of its own.
+    /// Runs Python code in a session that is made for it: one with a name of its own is never made ahead.
     pub(crate) fn fresh(&self, source: &str, expected: &str) -> anyhow::Result<Times> {
-        let session = self.new_id();
         let spec = ExecutionSpec {
-            session_id: session.clone(),
+            session_id: self.new_id(),
             ..code(source)
         };
+        self.run(spec, StartKind::Cold, expected)
+    }
+
+    /// Runs Python code in a session that has waited for it. The next one waits before this returns, so that its making
+    /// disturbs nobody's turn.
+    pub(crate) fn waited(&self, source: &str, expected: &str) -> anyhow::Result<Times> {
+        self.await_waiting()?;
+        let times = self.run(code(source), StartKind::Pool, expected)?;
+        self.await_waiting()?;
+        Ok(times)
+    }
+
+    /// Asks for what `waited` is to find: sessions are made ahead of what was asked for.
+    pub(crate) fn ask_ahead(&self, source: &str, expected: &str) -> anyhow::Result<()> {
+        follow(self.services.begin(code(source)), Instant::now(), expected)?;
+        self.await_waiting()
+    }
+
+    fn await_waiting(&self) -> anyhow::Result<()> {
         let start = Instant::now();
-        let mut times = follow(self.services.begin(spec), start, expected)?;
+        while self.services.host().load.is_none_or(|load| load.waiting == 0) {
+            ensure!(start.elapsed() < AHEAD, "no session waits");
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        Ok(())
+    }
+
+    fn run(&self, spec: ExecutionSpec, kind: StartKind, expected: &str) -> anyhow::Result<Times> {
+        let start = Instant::now();
+        let (mut times, outcome) = follow_whole(self.services.begin(spec), start, expected)?;
+        let session = outcome.result.session.clone().unwrap_or_default();
+        ensure!(
+            session.start() == kind,
+            "the session was started as {:?}",
+            session.start()
+        );
+        let session = session.session_id;
         while self.parents.iter().any(|parent| parent.join(&session).exists()) {
             ensure!(start.elapsed() < GONE, "the session {session} is not gone");
             std::thread::sleep(Duration::from_micros(100));
@@ -153,7 +190,11 @@ impl Ours {
 }
 
 /// Follows an execution that must succeed with this output.
-pub(crate) fn follow(mut live: Live, start: Instant, expected: &str) -> anyhow::Result<Times> {
+pub(crate) fn follow(live: Live, start: Instant, expected: &str) -> anyhow::Result<Times> {
+    follow_whole(live, start, expected).map(|(times, _)| times)
+}
+
+fn follow_whole(mut live: Live, start: Instant, expected: &str) -> anyhow::Result<(Times, Outcome)> {
     live.until(|event| matches!(event, Event::Output(_)));
     let first_output = start.elapsed();
     live.until(|event| matches!(event, Event::Finished(_)));
@@ -165,11 +206,12 @@ pub(crate) fn follow(mut live: Live, start: Instant, expected: &str) -> anyhow::
         "stdout is {:?}",
         String::from_utf8_lossy(&written)
     );
-    Ok(Times {
+    let times = Times {
         first_output,
         finished,
         torn_down: finished,
-    })
+    };
+    Ok((times, outcome))
 }
 
 fn collect_processes(group: &Path, into: &mut Vec<u32>) -> anyhow::Result<()> {

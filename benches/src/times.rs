@@ -23,6 +23,13 @@ pub(crate) struct Times {
     pub(crate) torn_down: Duration,
 }
 
+impl Times {
+    /// All of them, in their order.
+    pub(crate) fn moments(&self) -> [Duration; 3] {
+        [self.first_output, self.finished, self.torn_down]
+    }
+}
+
 /// Runs a program that must succeed with this output, and waits until it is gone.
 pub(crate) fn timed(mut command: Command, expected: &str) -> anyhow::Result<Times> {
     let errors = tempfile::NamedTempFile::new()?;

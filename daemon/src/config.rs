@@ -39,6 +39,8 @@ pub struct Config {
     pub log: LogFormat,
     /// How much may go on at one time.
     pub limits: Limits,
+    /// Sessions that are made before they are asked for.
+    pub pool: PoolLimits,
     /// Files that clients keep here.
     pub inputs: InputLimits,
     /// What executions left, and where it is kept.
@@ -66,6 +68,16 @@ pub struct Limits {
     pub connections: usize,
     /// How long running one-shot executions may go on once the daemon is told to stop; 0 to 1 hour.
     pub drain: Span,
+}
+
+/// Sessions that are made before they are asked for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct PoolLimits {
+    /// How many may wait at one time; 0 to 1,000.
+    pub sessions: usize,
+    /// How long some wait of a kind that nobody asks for; 1 s to 1 day.
+    pub idle: Span,
 }
 
 /// How much clients may keep as input records, and for how long.
@@ -182,6 +194,7 @@ impl Default for Config {
             images: "/var/lib/brig/images".into(),
             log: LogFormat::Auto,
             limits: Limits::default(),
+            pool: PoolLimits::default(),
             inputs: InputLimits::default(),
             artifacts: Artifacts::default(),
             clients: vec![
@@ -203,6 +216,15 @@ impl Default for Limits {
             sessions: 256,
             connections: 256,
             drain: Span::from_millis(30_000),
+        }
+    }
+}
+
+impl Default for PoolLimits {
+    fn default() -> Self {
+        Self {
+            sessions: 2,
+            idle: Span::from_secs(600),
         }
     }
 }
@@ -288,6 +310,10 @@ impl Config {
             config.socket = directory.join("brigd.sock");
             config.socket_group = String::new();
             config.state = directory.clone();
+            if options.config.is_none() {
+                // A private daemon lives for one call, as a rule.
+                config.pool.sessions = 0;
+            }
         }
         if !options.policies.is_empty() {
             config.policies.clone_from(&options.policies);

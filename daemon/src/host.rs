@@ -23,6 +23,7 @@ use crate::repeats::Repeats;
 use crate::review::ArtifactStore;
 use crate::run::approval::Approvals;
 use crate::run::collect::Keep;
+use crate::run::pool::Pool;
 use crate::run::pump::Pumps;
 use crate::run::queue::Queue;
 use crate::run::registry::Registry;
@@ -56,6 +57,7 @@ const FEATURES: &[&str] = &[
     "output.stream",
     "contexts",
     "ledger",
+    "pool",
 ];
 
 /// What all executions of this daemon share.
@@ -72,6 +74,8 @@ pub struct Host {
     pub queue: Arc<Queue>,
     /// Executions that wait for a reviewer.
     pub approvals: Arc<Approvals>,
+    /// Sessions that wait to be used.
+    pub pool: Arc<Pool>,
     /// Who is connected, and as whom.
     pub clients: Clients,
     /// Connections that there may be.
@@ -112,6 +116,7 @@ impl Host {
         self.inputs.resize(config.inputs);
         self.artifacts.resize(&config.artifacts);
         self.session_places.resize(config.limits.sessions);
+        self.pool.replace(config.pool);
         self.connections.resize(config.limits.connections);
         self.clients.replace(config.clients.clone());
         *self.config.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(config);
@@ -170,6 +175,9 @@ impl v1::host_server::Host for HostService {
                 running: running as u64,
                 queued: queued as u64,
                 draining: host.draining.is_cancelled(),
+                starts: host.pool.starts(),
+                waiting: host.pool.waiting() as u64,
+                failed_ahead: host.pool.failures(),
                 ..HostLoad::default()
             }),
             ..v1::HostGetResponse::default()

@@ -306,6 +306,11 @@ impl Process {
         self.events.recv().await
     }
 
+    /// What the jailer has said about this execution already.
+    pub fn said(&mut self) -> Option<Message> {
+        self.events.try_recv().ok()
+    }
+
     /// Kills all of its processes; `Ended` follows.
     pub async fn kill(&self) {
         self.tell(|session, execution| Request::Kill { session, execution })

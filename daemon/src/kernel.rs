@@ -49,6 +49,23 @@ pub struct Run {
     pub threads: u32,
 }
 
+/// What the kernel shall do before it is known what it shall run.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[serde(tag = "op", rename = "warm")]
+pub struct Warm<'a> {
+    /// Modules to be imported.
+    pub imports: &'a [String],
+    /// Code to be run once, in a namespace that is thrown away.
+    pub code: Option<&'a str>,
+    /// As in [`Run`].
+    pub threads: u32,
+}
+
+/// Writes the request that comes before the one of an execution as its frame.
+pub fn warm_request(warm: &Warm<'_>) -> io::Result<Vec<u8>> {
+    frame(warm)
+}
+
 /// Writes the one request of an execution as its frame.
 ///
 /// Errors: `InvalidInput` when the frame is larger than [`SENT_MAX`].

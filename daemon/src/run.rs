@@ -8,8 +8,8 @@
 //! and puts the result together ([`report`]). Clients never touch that task: they follow the [`log`], and hear of what is
 //! forgotten from the ledger ([`past`]).
 //!
-//! The jail is made for the execution and closed behind it ([`session`]), or is that of a session that is [`kept`]. In
-//! such a one, code can run in an interpreter that stays, a [`context`].
+//! The jail is made for the execution, or waited for one ([`pool`]), and is closed behind it ([`session`]); or it is that of
+//! a session that is [`kept`]. In such a one, code can run in an interpreter that stays, a [`context`].
 
 pub mod admit;
 pub mod approval;
@@ -27,6 +27,7 @@ pub mod life;
 pub mod listen;
 pub mod log;
 pub mod past;
+pub mod pool;
 pub mod pump;
 pub mod queue;
 pub mod recorded;

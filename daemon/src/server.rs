@@ -37,6 +37,7 @@ use crate::review::{ArtifactStore, ArtifactsService};
 use crate::run::approval::Approvals;
 use crate::run::execution::StopCause;
 use crate::run::log::Held;
+use crate::run::pool::{self, Pool};
 use crate::run::queue::Queue;
 use crate::run::registry::{KEPT_HELD, Registry};
 use crate::run::scan::SCANS_MAX;
@@ -106,6 +107,7 @@ pub fn open(config: &Config, jailer: Jailer) -> Result<Arc<Host>, StartError> {
         store,
         queue: Queue::new(&config.limits),
         approvals: Approvals::new(&config.limits),
+        pool: Pool::new(config.pool),
         clients: Clients::new(config.clients.clone()),
         connections: Slots::new(config.limits.connections),
         config: RwLock::new(Arc::new(config.clone())),
@@ -152,6 +154,7 @@ pub async fn run(
     let serving = tokio::spawn(routes.serve_with_incoming_shutdown(incoming, stop.clone().cancelled_owned()));
     let sweeping = tokio::spawn(host.inputs.clone().sweep());
     let keeping = tokio::spawn(host.artifacts.clone().keep(host.ledger.clone()));
+    let pooling = tokio::spawn(pool::keep(Arc::clone(&host)));
     info!(socket = %host.config().socket.display(), "daemon serving");
     let jailer_gone = tokio::select! {
         () = shutdown.cancelled() => false,
@@ -161,6 +164,9 @@ pub async fn run(
     host.draining.cancel();
     health.set_not_serving::<ExecutionsServer<ExecutionsService>>().await;
     drain(&host).await;
+    if let Err(error) = pooling.await {
+        error!(%error, "sessions that waited not closed");
+    }
     match ending {
         Ending::HandOver if !jailer_gone => leave_sessions(&host).await,
         // A jailer that is gone has ended them.

@@ -41,6 +41,11 @@ impl Slots {
         self.slot(permit.expect("the semaphore is never closed"))
     }
 
+    /// Whether a place is free.
+    pub fn has_room(&self) -> bool {
+        self.semaphore.available_permits() > 0
+    }
+
     /// Takes a place that is free.
     pub fn try_take(self: &Arc<Self>) -> Option<Slot> {
         let permit = Arc::clone(&self.semaphore).try_acquire_owned().ok()?;

@@ -12,6 +12,8 @@
 //! output, and the memos that `brigd` gave along; what ended is kept until `brigd` says that it is recorded (`Forget`).
 //! The next connection is told all of it after `Hello`: for each session `Held`, `HeldExecution` for each of its
 //! executions, and `Closed` if it is over; then `AllHeld`.
+//!
+//! A session can be made before anybody wants it (`Make` with `waiting`, then a `Spawn`); `Take` makes it an ordinary one.
 #![forbid(unsafe_code)]
 
 use serde::{Deserialize, Serialize};
@@ -20,7 +22,7 @@ use crate::ids::Id;
 use crate::step::StepError;
 
 /// The version of these messages; the two ends must agree on it.
-pub const VERSION: u32 = 3;
+pub const VERSION: u32 = 4;
 
 /// The largest memo of an execution, in bytes.
 pub const MEMO_MAX: usize = 32 * 1024;
@@ -38,6 +40,9 @@ pub enum Request {
     Make(Make),
     /// Starts a program in a jail.
     Spawn(Spawn),
+    /// Makes a session that waits an ordinary one, whose age begins now, if the program that waits in it lives. `Taken`
+    /// follows, else `Closed`. It can be done once.
+    Take { session: Id, execution: Id },
     /// Sends a signal to the main process of an execution, or to its process group.
     Signal {
         session: Id,
@@ -100,6 +105,9 @@ pub struct Make {
     pub quantities: Quantities,
     /// Whether the session outlives the connection for a while.
     pub held: bool,
+    /// Whether it waits until somebody takes it. Its programs have the processor time that no other session wants then;
+    /// it is refused where memory is short, and closed where a session that somebody wants needs its place.
+    pub waiting: bool,
     /// What `brigd` wants to know about a held session when it comes back; opaque, at most
     /// [`SESSION_MEMO_MAX`] bytes.
     pub memo: Vec<u8>,
@@ -188,6 +196,10 @@ pub enum Event {
     Made {
         session: Id,
         enforced: Enforced,
+    },
+    /// A session that waited is an ordinary one.
+    Taken {
+        session: Id,
     },
     /// The program runs. Descriptors: those of [`Streams`].
     Spawned {
@@ -429,7 +441,7 @@ pub struct Enforced {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct HostReport {
     pub checks: Vec<Check>,
-    /// Jails that exist now.
+    /// Jails that exist now, without those that wait.
     pub sessions: u64,
 }
 

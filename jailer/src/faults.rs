@@ -54,6 +54,13 @@ points! {
     JailerReady => "jailer-ready",
     /// brigd knows that the jail is up.
     DaemonMade => "brigd-made",
+    // A session that is made ahead.
+    /// It waits, and nobody wants it.
+    DaemonWaiting => "brigd-waiting",
+    /// It is somebody's, and nobody knows.
+    JailerTaken => "jailer-taken",
+    /// It is somebody's, and its program has not been told what to run.
+    DaemonTaken => "brigd-taken",
     // The start of a program.
     /// An input is half there.
     FilesPut => "files-put",

@@ -1,6 +1,6 @@
 //! Templates: the root file systems that jails run on, and how they are built.
 //!
-//! A template file names Debian packages, pinned Python packages, an environment and what a zygote imports
+//! A template file names Debian packages, pinned Python packages, an environment and what sessions made ahead import
 //! ([`Template`]). [`build`] turns it into an image in the store ([`Store`]): a folder `<name>-<hash12>` that holds
 //! `tree/` (the root, owned by root, never written again), `image.json` (what it is, [`Image`]), `build.json` (what it
 //! was made from) and `debs.lock` (the Debian packages with their hashes). `<name>` is a symbolic link to the current

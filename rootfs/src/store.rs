@@ -31,9 +31,9 @@ pub struct Image {
     pub environment: BTreeMap<String, String>,
     /// Python packages, then Debian packages.
     pub packages: Vec<Package>,
-    /// Code that a zygote runs once after its imports.
+    /// Code that a session made ahead runs once after its imports.
     pub warm_up: Option<String>,
-    /// Modules that a zygote imports.
+    /// Modules that a session made ahead imports.
     pub imports: Vec<String>,
 }
 

@@ -51,10 +51,10 @@ pub struct Template {
     pub files: BTreeMap<String, String>,
     /// A Python program beside the template file that runs once in the finished tree, without rights and network.
     pub prepare: Option<String>,
-    /// Modules that a zygote imports.
+    /// Modules that a session made ahead imports.
     #[serde(default)]
     pub imports: Vec<String>,
-    /// Code that a zygote runs once after its imports.
+    /// Code that a session made ahead runs once after its imports.
     #[serde(default)]
     pub warm_up: Vec<String>,
     /// The folder of the template file.

@@ -48,6 +48,8 @@ pub struct Setup {
     pub ceilings: PathBuf,
     /// Further lines of brigd's table `limits`.
     pub limits: String,
+    /// How many sessions may be made before they are asked for.
+    pub pool: usize,
     /// Where the ledger lies, if not beside the rest; brigd's user must be able to write there.
     pub state: Option<PathBuf>,
 }
@@ -74,6 +76,8 @@ impl Default for Setup {
             policies: Places::find().policies,
             ceilings: "/nonexistent/ceilings.toml".into(),
             limits: String::new(),
+            // What is counted is what a test asked for.
+            pool: 0,
             state: None,
         }
     }
@@ -236,10 +240,11 @@ impl Services {
         let (places, directory) = (Places::find(), self.directory.path().display());
         let text = format!(
             "socket = \"{directory}/run/brigd.sock\"\nsocket_group = \"\"\njailer_socket = \"{directory}/jailer.sock\"\n\
-             state = {:?}\npolicies = [{:?}]\nimages = {:?}\n\n[limits]\ndrain = {:?}\n{}",
+             state = {:?}\npolicies = [{:?}]\nimages = {:?}\n\n[pool]\nsessions = {}\n\n[limits]\ndrain = {:?}\n{}",
             self.state(),
             self.setup.policies,
             places.images,
+            self.setup.pool,
             self.setup.drain,
             self.setup.limits
         );

@@ -16,9 +16,9 @@ use brig_jailer::faults::{Point, REACHED};
 use brig_proto::v1::execution_event::Event;
 use brig_proto::v1::{ExecutionSpec, ExecutionsSignalRequest, OnDisconnect, OutputStream, SessionsCreateRequest};
 use brig_tests::host::Places;
-use brig_tests::processes::{Process, groups, mounts, of_sessions};
+use brig_tests::processes::{Process, descendants, groups, mounts, of_sessions};
 use brig_tests::services::Setup;
-use brig_tests::spec::{input, sh};
+use brig_tests::spec::{input, sh, small};
 use brig_tests::{Live, Service, Services, eventually, lanes, slow};
 
 /// How long anything may take to be gone.
@@ -103,6 +103,7 @@ fn truths(point: Point, work: Work) -> &'static [&'static str] {
         | P::InitAfterPivot
         | P::InitBeforeReady
         | P::JailerReady
+        | P::JailerTaken
         | P::FilesStarted
         | P::FilesPut => &["failed"],
         // Whoever could know is gone.
@@ -124,6 +125,8 @@ fn truths(point: Point, work: Work) -> &'static [&'static str] {
         // What runs in a kept session is adopted.
         P::DaemonOutput | P::DaemonEnded | P::DaemonCollecting | P::DaemonCollected if kept => &["success"],
         P::DaemonOutput | P::DaemonEnded | P::DaemonCollecting | P::DaemonCollected => &["lost"],
+        // It was told that it has a session, and nothing else.
+        P::DaemonWaiting | P::DaemonTaken => &["lost"],
         // It had ended; what could not be collected is told by a notice.
         P::FilesCollect
         | P::FilesGet
@@ -170,6 +173,9 @@ impl Counts {
             .collect()
     }
 }
+
+/// Points that only sessions come to which are made ahead.
+const OF_WAITING: [Point; 3] = [Point::DaemonWaiting, Point::JailerTaken, Point::DaemonTaken];
 
 static NUMBER: AtomicUsize = AtomicUsize::new(0);
 
@@ -462,6 +468,7 @@ fn whoever_dies_wherever_it_is_told_truly_and_nothing_is_left() {
     let works = [Work::OneShot, Work::Kept];
     let trials: Vec<Trial> = Point::ALL
         .iter()
+        .filter(|point| !OF_WAITING.contains(point))
         .flat_map(|point| works.map(|work| Trial { point: *point, work }))
         .filter(is_wanted)
         .collect();
@@ -480,4 +487,75 @@ fn whoever_dies_wherever_it_is_told_truly_and_nothing_is_left() {
 /// `BRIG_TEST_POINT` names one point to be tried alone.
 fn is_wanted(trial: &Trial) -> bool {
     std::env::var("BRIG_TEST_POINT").map_or(true, |name| name == trial.point.name())
+}
+
+/// The death of somebody around a session that was made ahead.
+fn die_around_waiting(point: Point) {
+    let setup = Setup {
+        programs: Places::find().programs.with_file_name("faults"),
+        pool: 1,
+        ..Setup::default()
+    };
+    let Some(mut services) = Services::start(setup) else {
+        return;
+    };
+    let arm = |services: &Services| std::fs::write(services.armed(), point.name()).unwrap();
+    let mut execution = None;
+    if point == Point::DaemonWaiting {
+        arm(&services);
+        prime(&services);
+    } else {
+        prime(&services);
+        eventually("a session waits", SOON * slow(), || {
+            match services.host().load.unwrap().waiting {
+                1 => Ok(()),
+                other => Err(other),
+            }
+        });
+        arm(&services);
+        let mut live = services.begin(small("print(1)"));
+        let Event::Accepted(accepted) = live.until(|event| matches!(event, Event::Accepted(_))) else {
+            unreachable!("it was waited for")
+        };
+        execution = Some(accepted.execution_id);
+        drop(live.end());
+    }
+    let victim = if victim(point) == Victim::Jailer {
+        Service::Jailer
+    } else {
+        Service::Daemon
+    };
+    let status = services.await_end(victim);
+    assert!(Services::was_killed(status), "{status}: {}", services.log(victim));
+    assert!(services.log(victim).contains(&format!("{REACHED}{}\n", point.name())));
+    std::fs::remove_file(services.armed()).unwrap();
+    if victim == Service::Jailer {
+        services.await_end(Service::Daemon);
+        services.launch(Service::Jailer);
+    }
+    eventually("nothing of any session is left", SOON * slow(), || {
+        match descendants(services.process(Service::Jailer).pid) {
+            left if left.is_empty() => Ok(()),
+            left => Err(left),
+        }
+    });
+    services.launch(Service::Daemon);
+    assert_eq!(services.host().load.unwrap().sessions, 0);
+    if let Some(execution) = execution {
+        let recorded = services.recorded(&execution).unwrap();
+        assert!(truths(point, Work::OneShot).contains(&recorded.as_str()), "{recorded}");
+    }
+    prime(&services);
+    services.stop();
+}
+
+/// Runs code that makes a session wait for the next.
+fn prime(services: &Services) {
+    let outcome = services.run(small("print(1)")).expect_success();
+    assert_eq!(outcome.stdout(), "1\n");
+}
+
+#[test]
+fn whoever_dies_around_a_session_that_was_made_ahead_leaves_nothing_of_it() {
+    OF_WAITING.into_iter().for_each(die_around_waiting);
 }

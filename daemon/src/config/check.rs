@@ -18,6 +18,10 @@ const PENDING_BYTES_MAX: u64 = 4 << 30;
 const INPUT_MAX: u64 = 1 << 40;
 /// The longest that a reviewer may take, in milliseconds.
 const REVIEW_MAX_MS: u64 = 30 * 86_400_000;
+/// The most sessions that can wait.
+const POOL_MAX: usize = 1_000;
+/// How long a kind of them can be kept that nobody asks for, in milliseconds.
+const POOL_IDLE_MS: std::ops::RangeInclusive<u64> = 1_000..=86_400_000;
 /// The longest that an input can be kept, in milliseconds: what the API promises at most.
 const RETENTION_MAX_MS: u64 = 90 * 86_400_000;
 
@@ -47,6 +51,15 @@ impl Config {
         }
         if limits.drain.millis() > DRAIN_MAX_MS {
             problems.push(format!("limits.drain: {} is not in 0 to 1h", limits.drain));
+        }
+        if self.pool.sessions > POOL_MAX {
+            problems.push(format!(
+                "pool.sessions: {} is not in 0 to {POOL_MAX}",
+                self.pool.sessions
+            ));
+        }
+        if !POOL_IDLE_MS.contains(&self.pool.idle.millis()) {
+            problems.push(format!("pool.idle: {} is not in 1s to 1d", self.pool.idle));
         }
         problems.extend(self.inputs.problems());
         problems.extend(self.artifacts.problems());

@@ -94,6 +94,8 @@ fn a_value_that_is_not_accepted_is_named_with_its_key_and_what_would_be() {
             "[inputs]\nretention_max = \"91d\"",
             "inputs.retention_max: 91d is not in 1ms to 90d",
         ),
+        ("[pool]\nsessions = 1001", "pool.sessions: 1001 is not in 0 to 1000"),
+        ("[pool]\nidle = 0", "pool.idle: 0s is not in 1s to 1d"),
         ("policies = []", "policies: names no directory; at least one is needed"),
     ] {
         assert_eq!(Config::parse(text), Err(expected.to_owned()), "{text}");
@@ -163,4 +165,5 @@ fn standalone_keeps_everything_in_its_directory() {
     assert_eq!(config.spool(), Path::new("/x/spool"));
     assert_eq!(config.input_records(), Path::new("/x/inputs"));
     assert_eq!(config.images, Path::new("/i"));
+    assert_eq!(config.pool.sessions, 0);
 }

@@ -230,9 +230,10 @@ impl Connection {
             Event::Hello { .. } | Event::Held(_) | Event::HeldExecution(_) | Event::AllHeld => {
                 return warn!("jailer greeted twice");
             }
-            Event::Made { session, .. } | Event::Files { session } | Event::Paused { session, .. } => {
-                (session, None, false)
-            }
+            Event::Made { session, .. }
+            | Event::Files { session }
+            | Event::Paused { session, .. }
+            | Event::Taken { session } => (session, None, false),
             Event::Spawned { session, execution, .. } | Event::Lapped { session, execution, .. } => {
                 (session, Some(execution), false)
             }

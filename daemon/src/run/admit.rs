@@ -25,6 +25,7 @@ use crate::names::RelativePath;
 use crate::run::context::Language;
 use crate::run::fields::Fields;
 use crate::run::kept::Session;
+use crate::run::pool::Reserved;
 use crate::run::store::Store;
 use crate::status::Problem;
 
@@ -43,6 +44,8 @@ const DEFAULT_POLICY: &str = "data";
 pub struct Job {
     pub execution: Id,
     pub session: Id,
+    /// Whether the caller has chosen one of the two.
+    pub named: bool,
     pub request: Option<Id>,
     pub work: Work,
     pub inputs: Vec<Input>,
@@ -56,6 +59,8 @@ pub struct Job {
     pub on_disconnect: OnDisconnect,
     pub template: Image,
     pub conditions: Conditions,
+    /// A session that has waited for it, whose names it has.
+    pub ahead: Option<Reserved>,
 }
 
 /// What an execution runs under, and what is made of what it leaves: all that is needed once it has started.
@@ -321,6 +326,7 @@ fn admit_on(
     environment.extend(spec.environment.clone());
     let bytes = |(name, value): (String, String)| (name.into_bytes(), value.into_bytes());
     Ok(Job {
+        named: execution.is_some() || ground.session.is_some(),
         execution: execution.unwrap_or_else(|| new_id('e')),
         session: ground.session.unwrap_or_else(|| new_id('s')),
         request,
@@ -348,6 +354,7 @@ fn admit_on(
             expected,
             want_inline: wants_inline(spec),
         },
+        ahead: None,
     })
 }
 

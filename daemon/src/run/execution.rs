@@ -10,7 +10,7 @@ use brig_jailer::ids::Id;
 use brig_jailer::policy::Resolved;
 use brig_proto::v1;
 use brig_proto::v1::execution_spec::Work as SpecWork;
-use brig_proto::v1::{EffectiveLimits, ExecutionResult, ExecutionSpec, InputFile, OnDisconnect, OutputMode};
+use brig_proto::v1::{EffectiveLimits, ExecutionResult, ExecutionSpec, InputFile, OnDisconnect, OutputMode, StartKind};
 use prost::Message;
 use prost_types::Duration;
 use serde::{Deserialize, Serialize};
@@ -92,6 +92,8 @@ pub struct Execution {
     pub seat: Option<Seat>,
     /// The decision that it waits for, or waited for.
     pub approval: Option<Approval>,
+    /// How its program came to be, once it runs.
+    start: OnceLock<StartKind>,
     /// Whether somebody interrupted it.
     interrupted: AtomicBool,
     /// Cancelled when somebody interrupts it, for whoever does that by itself.
@@ -178,6 +180,7 @@ impl Execution {
             kept,
             seat: None,
             approval: Approval::asked_by(&job.policy),
+            start: OnceLock::new(),
             interrupted: AtomicBool::new(false),
             interrupt_told: CancellationToken::new(),
             signals_sent: AtomicU64::new(0),
@@ -244,6 +247,7 @@ impl Execution {
             approval: outline
                 .approval
                 .map(|(expire_time, decision)| Approval::restore(expire_time, decision)),
+            start: OnceLock::new(),
             interrupted: AtomicBool::new(memo.interrupted),
             interrupt_told: CancellationToken::new(),
             signals_sent: AtomicU64::new(memo.signals),
@@ -253,6 +257,16 @@ impl Execution {
             spec,
         };
         Ok((execution, conditions))
+    }
+
+    /// Notes how its program came to be.
+    pub fn begin(&self, start: StartKind) -> StartKind {
+        *self.start.get_or_init(|| start)
+    }
+
+    /// How its program came to be, if it was started.
+    pub fn start(&self) -> StartKind {
+        self.start.get().copied().unwrap_or(StartKind::Cold)
     }
 
     /// What another brigd needs to know of it once it has started.

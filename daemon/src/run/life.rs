@@ -9,7 +9,7 @@ use std::time::{Duration, SystemTime};
 use brig_jailer::api::{Enforced, Event, SessionUsage};
 use brig_jailer::faults::{Point, point};
 use brig_jailer::files::wire::Time;
-use brig_proto::v1::{ExecutionStarted, NoticeKind, StartKind};
+use brig_proto::v1::{ExecutionStarted, NoticeKind};
 use tokio::time::Instant;
 use tracing::{error, info, warn};
 
@@ -23,6 +23,7 @@ use crate::run::collect::{Collection, collect};
 use crate::run::execution::{Execution, StopCause};
 use crate::run::finish::{Ended, conclude, lost_at_start, rejected, stopped_early};
 use crate::run::kept::Session;
+use crate::run::pool::Reserved;
 use crate::run::queue::{Permit, Place};
 use crate::run::report::{self, Report};
 use crate::run::start::{Started, Workspace, start};
@@ -46,8 +47,11 @@ pub struct Times {
 /// Where an execution takes place.
 #[derive(Debug)]
 pub enum Home<'h> {
-    /// In a jail that is made for it, and stays here to be closed.
-    Own(&'h mut Option<Jail>),
+    /// In a jail of its own, which stays here to be closed: one that has waited for it, else one that is made.
+    Own {
+        jail: &'h mut Option<Jail>,
+        ahead: Option<Reserved>,
+    },
     /// In a session that stays.
     Kept(&'h Arc<Session>),
 }
@@ -123,6 +127,9 @@ pub async fn live(
     match (starting, process) {
         (Ok(started), Some(process)) => {
             job.inputs.clear();
+            if execution.kept.is_none() {
+                host.pool.count(started.start);
+            }
             let running = running(execution, &mut job, process, started, times);
             to_end(host, execution, &job.conditions, running).await;
         }
@@ -197,20 +204,24 @@ fn running(execution: &Arc<Execution>, job: &mut Job, process: Process, started:
     let (start, start_time) = (execution.clock().mark(), SystemTime::now());
     let outline = execution.outline(&job.conditions, started.since, times).encode();
     // Before anything is told that the next brigd should know of.
-    if let Err(error) = given(job).keep(execution, started.kept, outline) {
+    if let Err(error) = given(job).keep(execution, started.program.kept, outline) {
         execution.log.fail(format!("journal: {error}"));
     }
     execution.log.started(
         ExecutionStarted {
-            pid: started.pid,
-            start: StartKind::Cold.into(),
+            pid: started.program.pid,
+            start: execution.begin(started.start).into(),
         },
         start_time,
     );
     if let Some(session) = &execution.kept {
         session.used(matches!(job.work, Work::Code { .. }));
     }
-    info!(pid = started.pid, "execution started");
+    info!(
+        pid = started.program.pid,
+        start = started.start.as_str_name(),
+        "execution started"
+    );
     let terms = Terms {
         timeout: Duration::from_millis(job.limits.timeout_ms),
         elapsed: Duration::ZERO,
@@ -224,7 +235,7 @@ fn running(execution: &Arc<Execution>, job: &mut Job, process: Process, started:
         workspace: started.workspace,
         enforced: started.enforced,
         since: started.since,
-        pipes: started.pipes,
+        pipes: started.program.pipes,
         terms,
         start,
         times,

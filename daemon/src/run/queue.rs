@@ -68,6 +68,11 @@ impl Queue {
         Permit(self.slots.take_over())
     }
 
+    /// Whether nobody would have to wait now.
+    pub fn has_room(&self) -> bool {
+        self.lock().is_empty() && self.slots.has_room()
+    }
+
     /// How many run, and how many wait.
     pub fn load(&self) -> (usize, usize) {
         (self.slots.taken(), self.lock().len())

@@ -285,7 +285,7 @@ impl<'r> Report<'r> {
 
     fn session(&self) -> SessionSummary {
         let start = if self.start_time.is_some() {
-            StartKind::Cold
+            self.execution.start()
         } else {
             StartKind::Unspecified
         };

@@ -146,6 +146,7 @@ async fn run(
         template: ground.template.clone(),
         quantities: ground.limits.quantities(),
         held: false,
+        waiting: false,
         memo: Vec::new(),
     };
     let made = make(jailer, order, jail).await;

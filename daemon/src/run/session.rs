@@ -18,12 +18,14 @@ use crate::run::life::{Home, live};
 pub const CLOSE: Duration = Duration::from_secs(10);
 
 /// Runs an accepted execution to its end, and closes its session.
-pub async fn run(host: Arc<Host>, execution: Arc<Execution>, job: Job, admission: Admission) {
+pub async fn run(host: Arc<Host>, execution: Arc<Execution>, mut job: Job, admission: Admission) {
     let span =
         info_span!("execution", id = %execution.id, session = %execution.session, tenant = %execution.principal.tenant);
     async {
         let mut jail = None;
-        let permit = live(&host, &execution, job, admission, Home::Own(&mut jail)).await;
+        let ahead = job.ahead.take();
+        let home = Home::Own { jail: &mut jail, ahead };
+        let permit = live(&host, &execution, job, admission, home).await;
         host.registry.ended(&execution);
         if let Some(jail) = jail {
             close(jail).await;

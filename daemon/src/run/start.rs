@@ -7,7 +7,7 @@ use brig_jailer::api::{Enforced, Event, Make, Refusal, Spawn, Work as SpawnWork}
 use brig_jailer::faults::{Point, point};
 use brig_jailer::files::wire::{Put, Time};
 use brig_jailer::step::Step;
-use brig_proto::v1::Reason;
+use brig_proto::v1::{Reason, StartKind};
 use rustix::io::Errno;
 use tracing::debug;
 
@@ -22,16 +22,24 @@ use crate::run::journal::Kept;
 use crate::run::kept::Session;
 use crate::run::kept::helper::Lease;
 use crate::run::life::Home;
+use crate::run::pool::Reserved;
 use crate::run::watch::Pipes;
 use crate::status::{FieldProblem, Problem};
 
-/// A program that runs.
+/// A program that runs, or waits to be told what to run, and where it does.
 #[derive(Debug)]
 pub struct Started {
     pub workspace: Workspace,
     pub enforced: Enforced,
     /// When the program began, as files have it: none where a snapshot counts.
     pub since: Option<Time>,
+    pub program: Program,
+    pub start: StartKind,
+}
+
+/// What came with a program.
+#[derive(Debug)]
+pub struct Program {
     pub pid: u32,
     pub pipes: Pipes,
     /// The files of what is kept.
@@ -95,19 +103,27 @@ pub async fn start(
 ) -> Result<Started, Problem> {
     // Before there is a jail: a record may have gone while the execution waited.
     let records = inputs::open(job, host).await?;
-    let (mut workspace, enforced) = match home {
-        Home::Own(jail) => {
-            let (enforced, files) = make(&host.jailer, one_shot(job), jail).await?;
-            (Workspace::Own(files), enforced)
-        }
+    let (mut workspace, enforced, waiting) = match home {
+        Home::Own { jail, ahead } => settle(host, job, jail, ahead, slot).await?,
         Home::Kept(session) => {
             session.runs().await?;
-            (Workspace::Kept(Arc::clone(session)), session.enforced())
+            (Workspace::Kept(Arc::clone(session)), session.enforced(), None)
         }
     };
     let since = prepare(job, &records, &mut workspace).await?;
     drop(records);
     point(Point::DaemonInputsPut);
+    if let (Some(program), Some(process)) = (waiting, slot.as_ref()) {
+        point(Point::DaemonTaken);
+        process.lap(Some(job.limits.timeout_ms)).await;
+        return Ok(Started {
+            workspace,
+            enforced,
+            since,
+            program,
+            start: StartKind::Pool,
+        });
+    }
     let spawned = loop {
         let process = slot.insert(host.jailer.spawn(order(job, memo.clone())).await?);
         point(Point::DaemonSpawnSent);
@@ -120,21 +136,43 @@ pub async fn start(
             (spawned, _) => break spawned,
         }
     };
-    let (pid, pipes, kept) = spawned.map_err(|problem| match &workspace {
+    let program = spawned.map_err(|problem| match &workspace {
         Workspace::Kept(session) if !session.is_up() || has_died(&host.jailer, &problem) => session.closed_problem(),
         Workspace::Own(_) if has_died(&host.jailer, &problem) => Problem::JailDied("starting the program"),
         _ => problem,
     })?;
-    debug!(pid, "program started");
+    debug!(pid = program.pid, "program started");
     point(Point::DaemonSpawned);
     Ok(Started {
         workspace,
         enforced,
         since,
-        pid,
-        pipes,
-        kept,
+        program,
+        start: StartKind::Cold,
     })
+}
+
+/// Takes the session that has waited, with its program, or makes one. One that has ended while it waited leaves its names
+/// to the one that is made.
+async fn settle(
+    host: &Host,
+    job: &Job,
+    jail: &mut Option<Jail>,
+    ahead: Option<Reserved>,
+    slot: &mut Option<Process>,
+) -> Result<(Workspace, Enforced, Option<Program>), Problem> {
+    let claimed = match ahead {
+        Some(mut reserved) => reserved.claim().await,
+        None => None,
+    };
+    if let Some(waiting) = claimed {
+        let waiting = *waiting;
+        *jail = Some(waiting.jail);
+        *slot = Some(waiting.process);
+        return Ok((Workspace::Own(waiting.files), waiting.enforced, Some(waiting.program)));
+    }
+    let (enforced, files) = make(&host.jailer, one_shot(job), jail).await?;
+    Ok((Workspace::Own(files), enforced, None))
 }
 
 /// Whether the jail of an execution is gone although the jailer is there, which says so, or says nothing more.
@@ -154,6 +192,7 @@ fn one_shot(job: &Job) -> Make {
         template: job.template.id.clone(),
         quantities: job.limits.quantities(),
         held: false,
+        waiting: false,
         memo: Vec::new(),
     }
 }
@@ -261,7 +300,13 @@ fn order(job: &Job, memo: Vec<u8>) -> Spawn {
     }
 }
 
-async fn started(job: &Job, process: &mut Process) -> Result<(u32, Pipes, Kept), Problem> {
+async fn started(job: &Job, process: &mut Process) -> Result<Program, Problem> {
+    let mistake = |problem| callers_mistake(job, &problem).unwrap_or(problem);
+    running(process).await.map_err(mistake)
+}
+
+/// Waits until a program runs that was asked for.
+pub(in crate::run) async fn running(process: &mut Process) -> Result<Program, Problem> {
     match answer(process.next().await)? {
         Message {
             event: Event::Spawned { pid, streams, .. },
@@ -269,12 +314,9 @@ async fn started(job: &Job, process: &mut Process) -> Result<(u32, Pipes, Kept),
         } => {
             let (pipes, kept) = Pipes::new(streams, fds)
                 .ok_or_else(|| unexpected("streams", "other descriptors came than were told"))?;
-            Ok((pid, pipes, kept))
+            Ok(Program { pid, pipes, kept })
         }
-        message => {
-            let problem = refusal(message, "starting the program");
-            Err(callers_mistake(job, &problem).unwrap_or(problem))
-        }
+        message => Err(refusal(message, "starting the program")),
     }
 }
 

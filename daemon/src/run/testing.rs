@@ -28,6 +28,7 @@ pub(super) fn job(id: &str) -> Job {
     Job {
         execution: Id::parse(id).unwrap(),
         session: Id::parse(&format!("s{id}")).unwrap(),
+        named: false,
         request: None,
         work: Work::Command {
             argv: vec![b"true".to_vec()],
@@ -54,6 +55,7 @@ pub(super) fn job(id: &str) -> Job {
             expected: Vec::new(),
             want_inline: true,
         },
+        ahead: None,
     }
 }
 

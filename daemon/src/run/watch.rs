@@ -184,6 +184,8 @@ async fn until_end(
             message = process.next() => match message.map(|message| message.event) {
                 Some(Event::Ended { end, .. }) => return Ended::Told(end),
                 None => return Ended::Lost,
+                // It had waited for work, and what it used then is told.
+                Some(Event::Lapped { .. }) => {}
                 Some(event) => debug!(?event, "jailer event unexpected"),
             },
             _cause = execution.stop.told(), if killed.is_none() => {

@@ -17,6 +17,8 @@ use crate::files::wire::CHANNELS_MAX;
 use crate::ids::Id;
 use crate::step::SysError;
 
+/// The hierarchy of the controller of processor time, on version 1.
+const CPU_BASE: usize = 2;
 /// What pid 1 may use, in bytes: about 3 MiB are used.
 const INIT_MEMORY: u64 = 32 << 20;
 /// pid 1 itself, and one child on its way out of the group.
@@ -204,6 +206,15 @@ impl SessionGroups {
         Ok((open(&self.session)?, open(&self.session.join("init"))?))
     }
 
+    /// Lets the session have the processor time that no other session wants, or again as much as any.
+    ///
+    /// Kernel: 5.15 (`cpu.idle`, in both versions).
+    pub fn set_idle(&self, idle: bool) -> Result<(), SysError> {
+        let base = self.bases.get(CPU_BASE).unwrap_or(&self.bases[0]);
+        let file = base.join(&self.session).join("cpu.idle");
+        write_file(&file, if idle { "1" } else { "0" })
+    }
+
     /// Moves pid 1 to its own group and hands the controllers down, which a group with processes can't do.
     pub fn settle(&mut self, pid: i32) -> Result<(), SysError> {
         if self.controllers != Controllers::V2 {
@@ -325,7 +336,7 @@ impl Leaf {
     /// Begins a new lap, and tells the last one: usage and counts are those since this call.
     ///
     /// Kernel: the peak of memory begins anew from 6.12 on (version 2); before, it is that of all laps. That of processes
-    /// is not told any more.
+    /// never does, and is not told any more once there was a second process.
     pub fn lap(&mut self) -> Lap {
         let lap = Lap {
             usage: self.usage(),
@@ -336,7 +347,7 @@ impl Leaf {
             cpu_us: self.before.cpu_us + lap.usage.cpu_us,
             oom_kills: self.before.oom_kills + lap.oom_kills,
             pids_refused: self.before.pids_refused + lap.pids_refused,
-            processes: true,
+            processes: self.before.processes || self.processes_peak() > 1,
         };
         match self.folders.get(1) {
             // A group that can't be reset keeps its peak, which is no less than the lap's.
@@ -365,14 +376,22 @@ impl Leaf {
 
     /// What the leaf's processes have used.
     pub fn usage(&self) -> Usage {
-        let number = |path: PathBuf| read_file(&path).ok().and_then(|text| text.parse().ok()).unwrap_or(0);
-        let pids = self.folders.get(3).unwrap_or(&self.folders[0]).join("pids.peak");
         let cpu_us = read_keyed(&self.folders[0].join("cpu.stat"), "usage_usec").unwrap_or(0);
         Usage {
             cpu_us: cpu_us.saturating_sub(self.before.cpu_us),
             memory_peak_bytes: self.memory_peak(),
-            processes_peak: if self.before.processes { 0 } else { number(pids) },
+            processes_peak: if self.before.processes {
+                0
+            } else {
+                self.processes_peak()
+            },
         }
+    }
+
+    fn processes_peak(&self) -> u64 {
+        let file = self.folders.get(3).unwrap_or(&self.folders[0]).join("pids.peak");
+        let text = read_file(&file).ok();
+        text.and_then(|text| text.parse().ok()).unwrap_or(0)
     }
 
     fn memory_peak(&self) -> u64 {

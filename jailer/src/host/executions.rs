@@ -366,6 +366,11 @@ impl Execution {
         self.leaf.kill()
     }
 
+    /// Whether it runs, as far as is known.
+    pub(super) fn lives(&self) -> bool {
+        self.told.pid != 0 && self.exit.is_none()
+    }
+
     fn end(&self) -> End {
         let oom_kills = self.leaf.oom_kills();
         let exit = self.exit.unwrap_or(Exit::Unknown);

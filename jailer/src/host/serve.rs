@@ -228,7 +228,7 @@ impl Jailer {
     fn due(&mut self, timer: Timer) {
         match timer {
             Timer::Start(id) => self.start_overdue(&id),
-            Timer::Age(id) => self.close(&id, CloseReason::SessionAge),
+            Timer::Age(id) => self.age_due(&id),
             Timer::Deadline(id, execution) => self.deadline(&id, &execution),
             Timer::Cpu(id, execution) => self.cpu_look_due(&id, &execution),
             Timer::Helper(id) => self.helper_overdue(&id),
@@ -313,6 +313,7 @@ impl Jailer {
             }
             Request::Make(make) => self.make(make),
             Request::Spawn(spawn) => self.spawn(spawn),
+            Request::Take { session, execution } => self.take(&session, &execution),
             Request::Signal {
                 session,
                 execution,
@@ -346,7 +347,7 @@ impl Jailer {
             }
             Request::Host => {
                 let mut report = doctor::report(&self.places);
-                report.sessions = self.sessions.len() as u64;
+                report.sessions = self.wanted_sessions() as u64;
                 self.tell(Event::Host(Box::new(report)), Vec::new());
             }
             Request::Ping => self.tell(Event::Pong, Vec::new()),

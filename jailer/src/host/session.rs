@@ -3,6 +3,7 @@
 mod helper;
 mod look;
 mod make;
+mod waiting;
 
 use std::collections::HashMap;
 use std::os::fd::{AsFd, OwnedFd};
@@ -46,6 +47,8 @@ pub(super) struct Session {
     pub(super) was_told: bool,
     pub(super) memo: Vec<u8>,
     pub(super) paused: Option<Instant>,
+    /// Whether nobody has taken it yet.
+    pub(super) waiting: bool,
     made: Instant,
     enforced: Enforced,
     control: OwnedFd,
@@ -140,6 +143,11 @@ impl Jailer {
         session.enforced = enforced.clone();
         session.phase = Phase::Up;
         session.was_told = true;
+        if session.waiting
+            && let Err(error) = session.groups.set_idle(true)
+        {
+            tracing::error!(session = %id, %error, "a session that waits has processor time as any other");
+        }
         tracing::info!(session = %id, "session up");
         point(Point::JailerReady);
         self.tell(

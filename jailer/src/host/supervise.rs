@@ -52,7 +52,7 @@ impl Jailer {
 
     /// Tells how many sessions there are, if that is news.
     pub(super) fn tell_status(&mut self) {
-        let sessions = self.sessions.len();
+        let sessions = self.wanted_sessions();
         let supervision = &mut self.supervision;
         if supervision.notifier.is_heard() && !supervision.paced && supervision.told != Some(sessions) {
             supervision.notifier.status(&format!("{sessions} sessions"));

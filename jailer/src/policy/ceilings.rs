@@ -28,6 +28,8 @@ pub struct Ceilings {
     pub inodes: u64,
     pub open_files: u64,
     pub max_age: Span,
+    /// Memory of the host that must be available where a session is to be made ahead.
+    pub reserve: ByteSize,
 }
 
 impl Default for Ceilings {
@@ -41,6 +43,7 @@ impl Default for Ceilings {
             inodes: 1_000_000,
             open_files: 65_536,
             max_age: Span::from_secs(24 * 60 * 60),
+            reserve: ByteSize::from_mib(1024),
         }
     }
 }
@@ -67,6 +70,7 @@ impl Ceilings {
             inodes,
             open_files,
             max_age,
+            reserve,
         } = ceilings;
         let values = [
             ("sessions", sessions),
@@ -77,6 +81,7 @@ impl Ceilings {
             ("inodes", inodes),
             ("open_files", open_files),
             ("max_age", max_age.millis()),
+            ("reserve", reserve.bytes()),
         ];
         let zero = values.into_iter().filter(|(_, value)| *value == 0);
         let problems: Vec<_> = zero.map(|(key, _)| document.problem(key, super::check::ZERO)).collect();

@@ -249,6 +249,7 @@ impl Rig {
             template: templates.get("base").unwrap().id.clone(),
             quantities,
             held: false,
+            waiting: false,
             memo: Vec::new(),
         }
     }

@@ -3,6 +3,8 @@
 The first request decides: `run` is one program, run as `python3 FILE` would; `start` makes a context, which runs many
 pieces of code one after the other and keeps their state (module `context`).
 
+Before it may come `warm`: what can be done before anybody knows what is to be run (module `warm`).
+
 The order of things of one program: take the pipes away from descriptors 3 and 4; read the request; set the number of
 threads; make a fresh `__main__`; run; send the error, the open figures and `done`; end as Python ends (threads joined,
 atexit, exit code).
@@ -41,6 +43,11 @@ def run(requests: int, events: int) -> None:
     try:
         channel = Channel(requests, events)
         request = channel.receive()
+        if request.get("op") == "warm":
+            from brig_kernel import warm
+
+            warm.up(channel, request)
+            request = channel.receive()
         if request.get("op") == "start":
             from brig_kernel import context
 

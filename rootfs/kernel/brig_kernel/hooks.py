@@ -40,7 +40,9 @@ class PyplotFinder:
 
 
 def install(channel: Channel) -> None:
-    """Makes them available."""
+    """Makes them available, once."""
+    if "display" in vars(builtins):
+        return
 
     def display(*values: object) -> None:
         """Shows values as rich results, as in a notebook."""

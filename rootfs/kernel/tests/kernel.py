@@ -70,12 +70,14 @@ def spawn(folder: str, environment: dict[str, str]) -> tuple[subprocess.Popen[by
 class Kernel:
     """A kernel with its request sent."""
 
-    def __init__(self, folder: str, request: dict[str, Any] | bytes, environment: dict[str, str]) -> None:
+    def __init__(
+        self, folder: str, request: dict[str, Any] | bytes, environment: dict[str, str], *, framed: bool = False
+    ) -> None:
         self.process, ours_in, ours_out = spawn(folder, environment)
         self.frames = os.fdopen(ours_in, "rb")
         body = request if isinstance(request, bytes) else json.dumps(request).encode()
         with contextlib.suppress(BrokenPipeError), os.fdopen(ours_out, "wb") as requests:
-            requests.write(len(body).to_bytes(4, "little") + body)
+            requests.write(body if framed else len(body).to_bytes(4, "little") + body)
 
     def finish(self) -> Outcome:
         """Reads everything to the end."""
@@ -86,6 +88,12 @@ class Kernel:
         reader.join(60)
         self.frames.close()
         return Outcome(self.process.returncode, stdout.decode(), stderr.decode(), list(events(frames[0])))
+
+
+def frame(request: dict[str, Any]) -> bytes:
+    """A request as it travels."""
+    body = json.dumps(request).encode()
+    return len(body).to_bytes(4, "little") + body
 
 
 def events(frames: bytes) -> Any:

@@ -9,7 +9,7 @@ use std::time::{Duration, SystemTime};
 
 use brig_jailer::api::{CloseReason, Event, Make, Request};
 use brig_jailer::faults::{Point, point};
-use brig_proto::v1::{SessionCloseReason, SessionState};
+use brig_proto::v1::{SessionCloseReason, SessionState, StartKind};
 use tokio::time::{Instant, sleep_until, timeout};
 use tracing::{Instrument, error, info, info_span, warn};
 
@@ -87,6 +87,7 @@ async fn make_in_time(host: &Host, session: &Session, slot: &mut Option<Jail>) -
         template: session.template.id.clone(),
         quantities: session.limits.quantities(),
         held: true,
+        waiting: false,
         memo: session.memo(),
     };
     tokio::select! {
@@ -95,6 +96,7 @@ async fn make_in_time(host: &Host, session: &Session, slot: &mut Option<Jail>) -
         made = make(&host.jailer, request, slot) => {
             let (enforced, files) = made?;
             session.made(enforced);
+            host.pool.count(StartKind::Cold);
             info!("session up");
             Ok(files)
         }

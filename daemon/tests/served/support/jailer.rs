@@ -188,6 +188,7 @@ impl StandIn {
                     let usage = Some(SessionUsage::default());
                     self.tell(&Event::Usage { session, usage }, &[]);
                 }
+                Request::Take { session, .. } => self.tell(&Event::Taken { session }, &[]),
                 Request::Host => self.tell(&Event::Host(Box::default()), &[]),
             }
         }

@@ -10,7 +10,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use brig_daemon::config::{Config, Limits};
+use brig_daemon::config::{Config, Limits, PoolLimits};
 use brig_daemon::jailer::Jailer;
 use brig_daemon::listener;
 use brig_daemon::options::StartError;
@@ -87,6 +87,11 @@ async fn start(behaviour: Behaviour, running: usize, ending: Ending) -> Option<D
             connections: 8,
             drain: Span::from_millis(500),
             ..Limits::default()
+        },
+        // What is counted is what a test asked for.
+        pool: PoolLimits {
+            sessions: 0,
+            ..PoolLimits::default()
         },
         ..Config::default()
     };

@@ -72,12 +72,7 @@ impl Jailer {
         if request.memo.len() > SESSION_MEMO_MAX {
             return Err(invalid("memo", format!("is larger than {SESSION_MEMO_MAX} bytes")));
         }
-        if self.sessions.len() as u64 >= self.ceilings.sessions {
-            return Err(Refusal::Busy(format!(
-                "{} sessions exist, which is the ceiling",
-                self.sessions.len()
-            )));
-        }
+        self.find_room(request.waiting)?;
         let policy = self
             .policies
             .get(&request.policy)
@@ -195,6 +190,7 @@ impl Jailer {
                 was_told: false,
                 memo: request.memo.clone(),
                 paused: None,
+                waiting: request.waiting,
                 made: Instant::now(),
                 enforced: Enforced::default(),
                 control: newborn.control,

@@ -1,0 +1,313 @@
+//! Sessions that are made ahead: each has its jail, and in it an interpreter that has imported what the template names and
+//! waits for its request. Nothing of any client has been in one; each is used once or not at all.
+//!
+//! A request gets one that asks for nothing that had to be known when it was made ([`Kind::of`]); it takes its names along.
+//! Everybody else, and whoever finds none, gets a session that is made for it. What was asked for is made again behind the
+//! request ([`keep`]). The jailer makes such a session as any other, by the same steps; what waits is closed by it when this
+//! daemon goes.
+
+mod maker;
+mod shelves;
+
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Instant;
+
+use brig_jailer::api::{Enforced, Event, Quantities, Request};
+use brig_jailer::policy::{Policy, RequestedLimits};
+use brig_proto::v1::StartKind;
+use tokio::runtime::Handle;
+use tokio::sync::Notify;
+use tokio_util::task::TaskTracker;
+use tracing::{debug, warn};
+
+use crate::config::PoolLimits;
+use crate::files::Files;
+use crate::jailer::{Jail, Process};
+use crate::run::admit::{Image, Job, Work};
+use crate::run::approval::Approval;
+use crate::run::session::CLOSE;
+use crate::run::start::Program;
+pub use maker::keep;
+use shelves::{Lacking, Shelves};
+
+/// Endings of files that Python would find in the place of a module that is imported already.
+const MODULES: [&str; 4] = [".py", ".pyc", ".so", ".zip"];
+/// Files of the working directory that a library reads when it is imported.
+const SETTINGS: [&str; 1] = ["matplotlibrc"];
+
+/// All sessions that wait.
+#[derive(Debug)]
+pub struct Pool {
+    shelves: Mutex<Shelves<Kind, Waiting>>,
+    /// Told when one was asked for.
+    asked: Notify,
+    /// What closes sessions that nobody wants.
+    closing: TaskTracker,
+    /// Sessions that were made when they were asked for, that had waited, and that could not be made ahead.
+    cold: AtomicU64,
+    pooled: AtomicU64,
+    failed: AtomicU64,
+}
+
+/// What sessions that wait have in common.
+#[derive(Debug, Clone)]
+struct Kind {
+    policy: Arc<Policy>,
+    template: Image,
+    quantities: Quantities,
+}
+
+impl PartialEq for Kind {
+    fn eq(&self, other: &Self) -> bool {
+        (&self.policy.name, &self.policy.hash) == (&other.policy.name, &other.policy.hash)
+            && (&self.template, self.quantities) == (&other.template, other.quantities)
+    }
+}
+
+/// A session that waits, and the program in it.
+#[derive(Debug)]
+pub struct Waiting {
+    pub jail: Jail,
+    pub files: Files,
+    pub enforced: Enforced,
+    pub process: Process,
+    pub program: Program,
+}
+
+/// A session that waits for one request alone; if that does not use it, nobody does.
+#[derive(Debug)]
+pub struct Reserved {
+    waiting: Option<Box<Waiting>>,
+    pool: Arc<Pool>,
+}
+
+impl Pool {
+    /// Makes an empty pool.
+    pub fn new(limits: PoolLimits) -> Arc<Self> {
+        Arc::new(Self {
+            shelves: Mutex::new(Shelves::new(limits.sessions, limits.idle.duration())),
+            asked: Notify::new(),
+            closing: TaskTracker::new(),
+            cold: AtomicU64::new(0),
+            pooled: AtomicU64::new(0),
+            failed: AtomicU64::new(0),
+        })
+    }
+
+    /// Gives a job a session that waits, with its names, if one fits.
+    pub fn serve(self: &Arc<Self>, job: &mut Job) {
+        let Some(kind) = Kind::of(job) else { return };
+        let taken = self.lock().take(&kind, Instant::now());
+        self.asked.notify_one();
+        if let Some(waiting) = taken {
+            job.session = waiting.jail.id().clone();
+            job.execution = waiting.process.id().clone();
+            job.ahead = Some(Reserved {
+                waiting: Some(Box::new(waiting)),
+                pool: Arc::clone(self),
+            });
+        }
+    }
+
+    /// Takes other limits, and throws away what waits: policies and templates may be others.
+    pub fn replace(&self, limits: PoolLimits) {
+        self.lock().resize(limits.sessions, limits.idle.duration());
+        self.empty();
+    }
+
+    /// Counts a session by how it came to be.
+    pub fn count(&self, start: StartKind) {
+        let counter = match start {
+            StartKind::Pool => &self.pooled,
+            _ => &self.cold,
+        };
+        counter.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Sessions since the start of the daemon, by how they came to be.
+    pub fn starts(&self) -> BTreeMap<String, u64> {
+        let named = [("cold", &self.cold), ("pool", &self.pooled)];
+        named
+            .map(|(name, count)| (name.to_owned(), count.load(Ordering::Relaxed)))
+            .into()
+    }
+
+    /// Sessions that could not be made ahead, or ended before anybody wanted them.
+    pub fn failures(&self) -> u64 {
+        self.failed.load(Ordering::Relaxed)
+    }
+
+    /// How many wait.
+    pub fn waiting(&self) -> usize {
+        self.lock().len()
+    }
+
+    fn put(self: &Arc<Self>, lacking: &Lacking<Kind>, made: Waiting) {
+        let unwanted = self.lock().put(lacking, made);
+        unwanted.into_iter().for_each(|waiting| self.put_away(waiting));
+    }
+
+    /// Notes that one could not be made, or has ended. The first of several is told to people.
+    fn fail(&self, kind: &Kind, why: &dyn std::fmt::Display) {
+        self.failed.fetch_add(1, Ordering::Relaxed);
+        let (policy, template) = (kind.policy.id(), &kind.template.id);
+        let failures = self.lock().failed(kind, Instant::now());
+        match failures {
+            1 => {
+                warn!(policy, template, why = %why, "no session made ahead; sessions are made when they are asked for")
+            }
+            again => debug!(policy, template, again, why = %why, "no session made ahead"),
+        }
+    }
+
+    /// Puts away what has ended or is not wanted any more.
+    fn tidy(&self) {
+        let now = Instant::now();
+        let (ended, surplus) = {
+            let mut shelves = self.lock();
+            (shelves.ended(Waiting::has_ended), shelves.surplus(now))
+        };
+        for (kind, waiting) in ended {
+            self.fail(&kind, &"it ended before anybody wanted it");
+            self.put_away(waiting);
+        }
+        surplus.into_iter().for_each(|waiting| self.put_away(waiting));
+    }
+
+    fn empty(&self) {
+        let all = self.lock().clear();
+        all.into_iter().for_each(|waiting| self.put_away(waiting));
+    }
+
+    /// Closes a session that nobody wants, behind the caller.
+    fn put_away(&self, mut waiting: Waiting) {
+        // Without a runtime the daemon is at its end, and the jailer closes it.
+        if let Ok(runtime) = Handle::try_current() {
+            let closing = async move { waiting.close().await };
+            self.closing.spawn_on(closing, &runtime);
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Shelves<Kind, Waiting>> {
+        self.shelves.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Kind {
+    /// The kind of a job that asks for nothing that had to be known before: no names, variables, or input for the program,
+    /// no limits but those of its policy, and no file that would have been found in the place of a module.
+    fn of(job: &Job) -> Option<Self> {
+        let policy = Arc::clone(&job.policy);
+        let usual = policy.resolve(&RequestedLimits::default()).ok()?.0.quantities();
+        let quantities = job.limits.quantities();
+        let is_plain = matches!(job.work, Work::Code { .. })
+            // Nothing is made for what a reviewer has not approved.
+            && Approval::asked_by(&policy).is_none()
+            && !job.named
+            && job.environment.is_empty()
+            && job.stdin.is_none()
+            && !job.merge_stderr
+            && job.times.cpu_ms.is_none()
+            && quantities == usual
+            && !job.inputs.iter().any(|input| is_read_at_import(&input.path));
+        is_plain.then(|| Self {
+            policy,
+            template: job.template.clone(),
+            quantities,
+        })
+    }
+}
+
+fn is_read_at_import(path: &str) -> bool {
+    let name = path.rsplit('/').next().unwrap_or(path);
+    MODULES.iter().any(|ending| name.ends_with(ending)) || SETTINGS.contains(&name)
+}
+
+impl Waiting {
+    /// Whether its session or its program has ended.
+    fn has_ended(&mut self) -> bool {
+        let is_end = |event: &Event| matches!(event, Event::Closed { .. } | Event::Ended { .. });
+        let said = std::iter::from_fn(|| self.process.said().or_else(|| self.jail.said()));
+        said.into_iter().any(|message| is_end(&message.event))
+    }
+
+    async fn close(&mut self) {
+        if !self.jail.close(CLOSE).await && !self.jail.jailer().is_gone() {
+            warn!(session = %self.jail.id(), "session not confirmed closed");
+        }
+    }
+}
+
+impl Reserved {
+    /// Makes the session an ordinary one; `None` if it has ended meanwhile, and nothing of it is left.
+    pub async fn claim(&mut self) -> Option<Box<Waiting>> {
+        let waiting = self.waiting.as_mut()?;
+        let request = Request::Take {
+            session: waiting.jail.id().clone(),
+            execution: waiting.process.id().clone(),
+        };
+        if waiting.jail.ask(request).await.is_ok() {
+            while let Some(message) = waiting.jail.next().await {
+                match message.event {
+                    Event::Taken { .. } => return self.waiting.take(),
+                    Event::Closed { .. } => break,
+                    event => debug!(?event, "jailer event passed over"),
+                }
+            }
+        }
+        waiting.close().await;
+        self.waiting = None;
+        None
+    }
+}
+
+impl Drop for Reserved {
+    fn drop(&mut self) {
+        if let Some(waiting) = self.waiting.take() {
+            self.pool.put_away(*waiting);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn files_that_python_reads_at_an_import_are_told_from_data() {
+        for path in ["x.py", "a/b/__init__.py", "m.cpython-311.so", "lib.zip", "matplotlibrc"] {
+            assert!(is_read_at_import(path), "{path}");
+        }
+        for path in ["data.csv", "py", "a/notes.txt", "x.py.txt"] {
+            assert!(!is_read_at_import(path), "{path}");
+        }
+    }
+
+    #[test]
+    fn what_had_to_be_known_before_makes_a_job_one_of_no_kind() {
+        let plain = || Job {
+            work: Work::Code {
+                source: String::new(),
+                filename: "main.py".to_owned(),
+                arguments: Vec::new(),
+            },
+            ..crate::run::testing::job("e1")
+        };
+        assert!(Kind::of(&plain()).is_some());
+        let changes: [fn(&mut Job); 6] = [
+            |job| job.named = true,
+            |job| job.environment = vec![(b"A".to_vec(), b"b".to_vec())],
+            |job| job.stdin = Some(Vec::new()),
+            |job| job.merge_stderr = true,
+            |job| job.conditions.times.cpu_ms = Some(1),
+            |job| job.conditions.limits.memory_bytes += 1,
+        ];
+        for (number, change) in changes.iter().enumerate() {
+            let mut job = plain();
+            change(&mut job);
+            assert!(Kind::of(&job).is_none(), "{number}");
+        }
+    }
+}

@@ -1,0 +1,272 @@
+//! How many of which kind wait, and how many shall: as many as were asked for lately, within a bound for all together.
+
+use std::collections::VecDeque;
+use std::time::{Duration, Instant};
+
+/// How long a kind is left alone after one of it could not be made; doubled each time.
+const PAUSE: Duration = Duration::from_secs(1);
+/// The longest of these pauses, as a power of two.
+const PAUSES: u32 = 8;
+
+/// What waits, by kind.
+#[derive(Debug)]
+pub(super) struct Shelves<K, W> {
+    /// How many may wait in all.
+    most: usize,
+    /// How long a kind is kept that nobody asks for.
+    idle: Duration,
+    shelves: Vec<Shelf<K, W>>,
+    /// How often all was thrown away: what was begun before is not wanted.
+    round: u64,
+}
+
+#[derive(Debug)]
+struct Shelf<K, W> {
+    kind: K,
+    /// How many shall wait: one, and one more each time that there was none.
+    wanted: usize,
+    waiting: VecDeque<W>,
+    asked: Instant,
+    failures: u32,
+    not_before: Instant,
+}
+
+/// One that is to be made.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Lacking<K> {
+    pub(super) kind: K,
+    round: u64,
+}
+
+impl<K: Clone + PartialEq, W> Shelves<K, W> {
+    pub(super) fn new(most: usize, idle: Duration) -> Self {
+        Self {
+            most,
+            idle,
+            shelves: Vec::new(),
+            round: 0,
+        }
+    }
+
+    /// Takes the one that has waited longest, if there is one; there will be one next time.
+    pub(super) fn take(&mut self, kind: &K, now: Instant) -> Option<W> {
+        if self.most == 0 {
+            return None;
+        }
+        let Some(shelf) = self.shelves.iter_mut().find(|shelf| shelf.kind == *kind) else {
+            self.shelves.push(Shelf {
+                kind: kind.clone(),
+                wanted: 1,
+                waiting: VecDeque::new(),
+                asked: now,
+                failures: 0,
+                not_before: now,
+            });
+            return None;
+        };
+        shelf.asked = now;
+        let taken = shelf.waiting.pop_front();
+        if taken.is_none() {
+            shelf.wanted = (shelf.wanted + 1).min(self.most);
+        }
+        taken
+    }
+
+    /// What is to be made next. The kinds that were asked for last come first.
+    pub(super) fn lacking(&mut self, now: Instant) -> Option<Lacking<K>> {
+        let round = self.round;
+        let shelf = self
+            .with_room()
+            .find(|(shelf, room)| shelf.waiting.len() < *room && shelf.not_before <= now);
+        shelf.map(|(shelf, _)| Lacking {
+            kind: shelf.kind.clone(),
+            round,
+        })
+    }
+
+    /// Puts one where it waits; gives it back if it is not wanted any more.
+    pub(super) fn put(&mut self, lacking: &Lacking<K>, made: W) -> Option<W> {
+        let is_current = lacking.round == self.round;
+        let mut shelves = self.shelves.iter_mut();
+        match shelves.find(|shelf| is_current && shelf.kind == lacking.kind) {
+            Some(shelf) => {
+                shelf.failures = 0;
+                shelf.waiting.push_back(made);
+                None
+            }
+            None => Some(made),
+        }
+    }
+
+    /// Leaves a kind alone for a while; gives how often it failed in a row.
+    pub(super) fn failed(&mut self, kind: &K, now: Instant) -> u32 {
+        let Some(shelf) = self.shelves.iter_mut().find(|shelf| shelf.kind == *kind) else {
+            return 0;
+        };
+        shelf.not_before = now + PAUSE * (1 << shelf.failures.min(PAUSES));
+        shelf.failures += 1;
+        shelf.failures
+    }
+
+    /// Takes out what need not wait any more: of kinds that nobody asks for, and what has no room.
+    pub(super) fn surplus(&mut self, now: Instant) -> Vec<W> {
+        let idle = self.idle;
+        let is_old = |shelf: &mut Shelf<K, W>| now.saturating_duration_since(shelf.asked) >= idle;
+        let old = self.shelves.extract_if(.., is_old).flat_map(|shelf| shelf.waiting);
+        let mut surplus: Vec<W> = old.collect();
+        for (shelf, room) in self.with_room() {
+            let beyond = shelf.waiting.len().saturating_sub(room);
+            surplus.extend(shelf.waiting.drain(..beyond));
+        }
+        surplus
+    }
+
+    /// Takes out what has ended by itself, with its kind.
+    pub(super) fn ended(&mut self, has_ended: impl Fn(&mut W) -> bool) -> Vec<(K, W)> {
+        let mut ended = Vec::new();
+        for shelf in &mut self.shelves {
+            for mut one in std::mem::take(&mut shelf.waiting) {
+                match has_ended(&mut one) {
+                    true => ended.push((shelf.kind.clone(), one)),
+                    false => shelf.waiting.push_back(one),
+                }
+            }
+        }
+        ended
+    }
+
+    /// Throws all away; what is being made is not wanted either.
+    pub(super) fn clear(&mut self) -> Vec<W> {
+        self.round += 1;
+        self.shelves.drain(..).flat_map(|shelf| shelf.waiting).collect()
+    }
+
+    pub(super) fn resize(&mut self, most: usize, idle: Duration) {
+        (self.most, self.idle) = (most, idle);
+    }
+
+    /// How many wait.
+    pub(super) fn len(&self) -> usize {
+        self.shelves.iter().map(|shelf| shelf.waiting.len()).sum()
+    }
+
+    /// All shelves, the one that was asked for last first, each with how many may wait there.
+    fn with_room(&mut self) -> impl Iterator<Item = (&mut Shelf<K, W>, usize)> {
+        self.shelves.sort_by_key(|shelf| std::cmp::Reverse(shelf.asked));
+        let mut left = self.most;
+        self.shelves.iter_mut().map(move |shelf| {
+            let room = shelf.wanted.min(left);
+            left -= room;
+            (shelf, room)
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const IDLE: Duration = Duration::from_secs(600);
+
+    fn second(number: u64) -> Duration {
+        Duration::from_secs(number)
+    }
+
+    /// Makes what lacks, until nothing does; the kinds in their order.
+    fn fill(shelves: &mut Shelves<char, u32>, now: Instant) -> String {
+        let mut made = String::new();
+        while let Some(lacking) = shelves.lacking(now) {
+            made.push(lacking.kind);
+            assert_eq!(shelves.put(&lacking, 7), None);
+        }
+        made
+    }
+
+    #[test]
+    fn what_was_asked_for_waits_the_next_time() {
+        let (mut shelves, now) = (Shelves::new(4, IDLE), Instant::now());
+        assert_eq!(fill(&mut shelves, now), "");
+        assert_eq!(shelves.take(&'a', now), None);
+        assert_eq!(fill(&mut shelves, now), "a");
+        assert_eq!(shelves.take(&'a', now), Some(7));
+        assert_eq!(shelves.len(), 0);
+        assert_eq!(fill(&mut shelves, now), "a");
+    }
+
+    #[test]
+    fn there_are_more_of_a_kind_that_was_not_there_within_the_bound() {
+        let (mut shelves, now) = (Shelves::new(3, IDLE), Instant::now());
+        for _ in 0..9 {
+            assert_eq!(shelves.take(&'a', now), None);
+        }
+        assert_eq!(fill(&mut shelves, now), "aaa");
+    }
+
+    #[test]
+    fn room_goes_to_the_kind_that_was_asked_for_last() {
+        let (mut shelves, now) = (Shelves::new(2, IDLE), Instant::now());
+        shelves.take(&'a', now);
+        shelves.take(&'a', now);
+        assert_eq!(fill(&mut shelves, now), "aa");
+        shelves.take(&'b', now + second(1));
+        assert_eq!(shelves.surplus(now), [7]);
+        assert_eq!(fill(&mut shelves, now + second(1)), "b");
+        assert_eq!(shelves.len(), 2);
+    }
+
+    #[test]
+    fn a_kind_that_nobody_asks_for_is_given_up() {
+        let (mut shelves, now) = (Shelves::new(2, IDLE), Instant::now());
+        shelves.take(&'a', now);
+        fill(&mut shelves, now);
+        assert!(shelves.surplus(now + IDLE - second(1)).is_empty());
+        assert_eq!(shelves.surplus(now + IDLE), [7]);
+        assert_eq!(fill(&mut shelves, now + IDLE), "");
+    }
+
+    #[test]
+    fn what_fails_is_left_alone_longer_each_time() {
+        let (mut shelves, now) = (Shelves::<char, u32>::new(2, IDLE), Instant::now());
+        shelves.take(&'a', now);
+        assert_eq!(shelves.failed(&'a', now), 1);
+        assert_eq!(shelves.lacking(now), None);
+        assert!(shelves.lacking(now + second(1)).is_some());
+        assert_eq!(shelves.failed(&'a', now + second(1)), 2);
+        assert_eq!(shelves.lacking(now + second(2)), None);
+        assert!(shelves.lacking(now + second(3)).is_some());
+        let always = (0..40).map(|_| shelves.failed(&'a', now)).last();
+        assert_eq!(always, Some(42));
+        assert!(shelves.lacking(now + second(256)).is_some());
+    }
+
+    #[test]
+    fn what_was_begun_before_all_was_thrown_away_is_not_wanted() {
+        let (mut shelves, now) = (Shelves::new(2, IDLE), Instant::now());
+        shelves.take(&'a', now);
+        let lacking = shelves.lacking(now).unwrap();
+        assert!(shelves.clear().is_empty());
+        shelves.take(&'a', now);
+        assert_eq!(shelves.put(&lacking, 7), Some(7));
+        assert_eq!(fill(&mut shelves, now), "a");
+    }
+
+    #[test]
+    fn what_has_ended_by_itself_is_taken_out() {
+        let (mut shelves, now) = (Shelves::new(2, IDLE), Instant::now());
+        shelves.take(&'a', now);
+        shelves.take(&'a', now);
+        for number in [1, 2] {
+            let lacking = shelves.lacking(now).unwrap();
+            shelves.put(&lacking, number);
+        }
+        assert_eq!(shelves.ended(|number| *number == 1), [('a', 1)]);
+        assert_eq!(shelves.take(&'a', now), Some(2));
+    }
+
+    #[test]
+    fn without_room_nothing_is_kept_of_what_was_asked_for() {
+        let (mut shelves, now) = (Shelves::<char, u32>::new(0, IDLE), Instant::now());
+        assert_eq!(shelves.take(&'a', now), None);
+        assert!(shelves.shelves.is_empty());
+    }
+}

@@ -1,0 +1,93 @@
+"""What is done before anybody knows what is to be run: the imports of the template, and its line of code.
+
+What goes wrong here says nothing: the code that imports the module is told, as if there had been no warm-up. What is
+written or shown goes nowhere.
+
+To take a thousand modules apart takes an interpreter longer at its end than a short program takes as a whole. So those
+that were imported here are left as they are then. What has to be done at the end is done by atexit, as ever; what the
+program made itself is taken apart.
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+import sys
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from types import TracebackType
+
+    from brig_kernel.channel import Channel
+
+
+def up(channel: Channel, request: dict[str, object]) -> None:
+    """Does it, and says that it is done."""
+    from brig_kernel import prepare
+    from brig_kernel.hooks import install
+
+    prepare(request.get("threads"))
+    before: set[str] = set(sys.modules)
+    warmed: dict[str, object] = {}
+    # Registered before whatever is imported registers, so that it is done after that.
+    atexit.register(leave, warmed)
+    # pyplot is adapted when it is imported.
+    install(channel)
+    channel.muted = True
+    with _Silence():
+        imports = request.get("imports")
+        for name in imports if isinstance(imports, list) else []:
+            attempt(f"import {name}")
+        code = request.get("code")
+        if isinstance(code, str):
+            attempt(code)
+    channel.muted = False
+    warmed.update((name, module) for name, module in sys.modules.items() if name not in before)
+    settle()
+    channel.send({"ev": "warm"})
+
+
+def attempt(code: str) -> None:
+    """Runs code that may fail."""
+    try:
+        exec(compile(code, "<warm-up>", "exec", dont_inherit=True), {"__name__": "__warm_up__"})
+    except BaseException:
+        pass
+
+
+def settle() -> None:
+    """What is there now stays: the collector need not go through it again and again."""
+    import gc
+
+    gc.collect()
+    _LEFT.append(_LEFT)
+    gc.freeze()
+
+
+# Refers to itself and is frozen with the rest: it and what is put into it is never taken apart.
+_LEFT: list[object] = []
+
+
+def leave(warmed: dict[str, object]) -> None:
+    """Takes the modules of the warm-up out of what the interpreter takes apart at its end."""
+    for name, module in warmed.items():
+        if sys.modules.get(name) is module:
+            _LEFT.append(sys.modules.pop(name))
+
+
+class _Silence:
+    """Leads descriptors 1 and 2 to nowhere for a while."""
+
+    def __enter__(self) -> None:
+        self._kept = [os.dup(number) for number in (1, 2)]
+        null = os.open(os.devnull, os.O_WRONLY)
+        for number in (1, 2):
+            os.dup2(null, number)
+        os.close(null)
+
+    def __exit__(self, kind: object, value: object, trace: TracebackType | None) -> None:
+        for stream in (sys.stdout, sys.stderr):
+            stream.flush()
+        for number, kept in enumerate(self._kept, 1):
+            os.dup2(kept, number)
+            os.close(kept)

@@ -1,0 +1,65 @@
+"""What is done before there is a request."""
+
+import tempfile
+import unittest
+from typing import Any
+
+from tests.kernel import Kernel, Outcome, frame, run
+
+
+def warmed(source: str, **warm: Any) -> Outcome:
+    """Runs code in a kernel that was warmed before."""
+    with tempfile.TemporaryDirectory() as folder:
+        request = {"op": "run", "code": source, "argv": ["main.py"], "filename": None, "threads": 1}
+        requests = frame({"op": "warm", "threads": 1, **warm}) + frame(request)
+        return Kernel(folder, requests, {}, framed=True).finish()
+
+
+class Warm(unittest.TestCase):
+    def test_modules_are_there_and_the_line_of_code_leaves_no_name(self):
+        outcome = warmed(
+            "import sys; print('wave' in sys.modules, 'colorsys' in sys.modules, 'x' in globals())",
+            imports=["wave"],
+            code="import colorsys; x = 1",
+        )
+        self.assertEqual((outcome.stdout, outcome.stderr, outcome.code), ("True True False\n", "", 0))
+        self.assertEqual([event["ev"] for event in outcome.events], ["warm", "done"])
+
+    def test_what_fails_says_nothing_until_somebody_imports_it(self):
+        outcome = warmed("import no_such_module", imports=["no_such_module"], code="raise SystemExit(3)")
+        self.assertEqual((outcome.code, outcome.error["name"]), (1, "ModuleNotFoundError"))
+
+    def test_what_is_written_or_shown_goes_nowhere(self):
+        code = "import os, sys; print('out'); sys.stderr.write('err'); os.write(1, b'raw'); display(1)"
+        outcome = warmed("print('mine')\n2", imports=[], code=code)
+        self.assertEqual((outcome.stdout, outcome.stderr), ("mine\n", ""))
+        self.assertEqual([result["data"]["text/plain"] for result in outcome.results], ["2"])
+
+    def test_descriptors_are_as_without(self):
+        code = "import os; print(sorted(os.listdir('/proc/self/fd'), key=int))"
+        self.assertEqual(warmed(code, imports=[]).stdout, run(code).stdout)
+
+    def test_what_the_program_leaves_ends_as_ever(self):
+        code = (
+            "import atexit, wave\n"
+            "class Last:\n"
+            "    def __del__(self): print('gone', wave.__name__)\n"
+            "last, ring = Last(), [Last()]\n"
+            "ring.append(ring)\n"
+            "file = open('/proc/self/fd/1', 'w')\n"
+            "file.write('flushed\\n')\n"
+            "atexit.register(print, 'at the end')\n"
+        )
+        for outcome in (warmed(code, imports=["wave"]), run(code)):
+            first, *others = outcome.stdout.splitlines()
+            self.assertEqual((first, sorted(others)), ("at the end", ["flushed", "gone wave", "gone wave"]))
+            self.assertEqual((outcome.stderr, outcome.code), ("", 0))
+
+    def test_modules_of_the_warm_up_are_there_until_the_end(self):
+        code = "import atexit, sys, wave; atexit.register(lambda: print('wave' in sys.modules, wave.__name__))"
+        self.assertEqual(warmed(code, imports=["wave"]).stdout, "True wave\n")
+
+    def test_a_kernel_that_is_never_asked_ends(self):
+        with tempfile.TemporaryDirectory() as folder:
+            outcome = Kernel(folder, frame({"op": "warm", "imports": []}), {}, framed=True).finish()
+        self.assertEqual((outcome.code, [event["ev"] for event in outcome.events]), (2, ["warm"]))

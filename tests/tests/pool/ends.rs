@@ -1,0 +1,123 @@
+//! What becomes of sessions that wait: they are closed, or make room, and nothing of them is left.
+
+use std::time::Duration;
+
+use brig_proto::v1::StartKind;
+use brig_tests::policies::Policies;
+use brig_tests::processes::{Process, assert_gone, descendants};
+use brig_tests::services::Setup;
+use brig_tests::spec::small;
+use brig_tests::{Service, Services, eventually, slow};
+use rustix::process::{Pid, Signal, kill_process};
+
+use super::{await_waiting, pool, prime, run_in_waiting, start, waiting};
+
+const SOON: Duration = Duration::from_secs(10);
+
+/// The processes of all sessions.
+fn jailed(services: &Services) -> Vec<Process> {
+    descendants(services.process(Service::Jailer).pid)
+}
+
+fn await_nobody(services: &Services) {
+    eventually("no session is left", SOON * slow(), || {
+        let left = jailed(services);
+        if left.is_empty() { Ok(()) } else { Err(left) }
+    });
+}
+
+/// Services with ceilings of their own.
+fn below(ceilings: &str) -> Option<(Services, Policies)> {
+    let policies = Policies::with(&[])?;
+    let file = policies.path().join("ceilings");
+    std::fs::write(&file, ceilings).unwrap();
+    let services = Services::start(Setup {
+        pool: 1,
+        ceilings: file,
+        ..Setup::default()
+    })?;
+    Some((services, policies))
+}
+
+#[test]
+fn sessions_that_wait_end_with_the_daemon_however_it_ends() {
+    let Some(mut services) = pool(1) else { return };
+    prime(&services);
+    services.stop();
+    await_nobody(&services);
+    services.launch(Service::Daemon);
+    prime(&services);
+    let left = jailed(&services);
+    assert!(!left.is_empty());
+    services.kill(Service::Daemon);
+    assert_gone(&left, SOON * slow());
+    services.launch(Service::Daemon);
+    prime(&services);
+    let left = jailed(&services);
+    services.kill(Service::Jailer);
+    assert_gone(&left, SOON * slow());
+}
+
+#[test]
+fn a_reload_throws_away_what_waits() {
+    let Some(services) = pool(1) else { return };
+    prime(&services);
+    let before = jailed(&services);
+    services.signal(Service::Daemon, Signal::HUP);
+    assert_gone(&before, SOON * slow());
+    // It waits again once it is asked for again.
+    prime(&services);
+    run_in_waiting(&services, small("print(1)")).expect_success();
+}
+
+#[test]
+fn a_session_that_waits_leaves_its_place_to_one_that_is_wanted() {
+    let Some((services, _policies)) = below("sessions = 1\n") else {
+        return;
+    };
+    prime(&services);
+    let named = |name: &str| brig_proto::v1::ExecutionSpec {
+        session_id: name.to_owned(),
+        ..small("print(1)")
+    };
+    let outcome = services.run(named("wanted1")).expect_success();
+    assert_eq!(start(&outcome), StartKind::Cold);
+}
+
+#[test]
+fn none_is_made_ahead_where_memory_is_short_and_requests_are_served_all_the_same() {
+    let Some((services, _policies)) = below("reserve = \"1000G\"\n") else {
+        return;
+    };
+    for _ in 0..2 {
+        let outcome = services.run(small("print(1)")).expect_success();
+        assert_eq!(start(&outcome), StartKind::Cold);
+    }
+    eventually("it is told", SOON * slow(), || {
+        let load = services.host().load.unwrap();
+        let log = services.log(Service::Daemon);
+        if load.failed_ahead > 0 && log.contains("reserve in ceilings.toml") {
+            Ok(())
+        } else {
+            Err(log)
+        }
+    });
+    assert_eq!(waiting(&services), 0);
+}
+
+#[test]
+fn a_request_is_served_whose_session_died_while_it_waited() {
+    let Some(services) = pool(1) else { return };
+    prime(&services);
+    let interpreters: Vec<Process> = jailed(&services)
+        .into_iter()
+        .filter(|process| process.name.starts_with("python"))
+        .collect();
+    assert_eq!(interpreters.len(), 1, "{:?}", jailed(&services));
+    kill_process(Pid::from_raw(interpreters[0].pid.cast_signed()).unwrap(), Signal::KILL).unwrap();
+    assert_gone(&interpreters, SOON * slow());
+    let outcome = services.run(small("print(1)")).expect_success();
+    assert_eq!((start(&outcome), outcome.stdout().as_str()), (StartKind::Cold, "1\n"));
+    // And the next one waits for the next request.
+    await_waiting(&services, 1);
+}

@@ -1,0 +1,93 @@
+//! A session that had waited is as one that was made when it was asked for, value for value.
+
+use brig_proto::v1::StartKind;
+use brig_tests::spec::{code, small};
+use serde_json::Value;
+
+use super::{pool, prime, run_in_waiting, session, start};
+
+/// Looks around; what is named after the session and the execution is named the same in all.
+fn look(outcome: &brig_tests::Outcome) -> Value {
+    let execution = &outcome.result.execution_id;
+    let text = outcome.stdout();
+    let text = text
+        .replace(session(outcome), "SESSION")
+        .replace(execution, "EXECUTION");
+    serde_json::from_str(&text).unwrap()
+}
+
+const PROBE: &str = include_str!("probe.py");
+
+#[test]
+fn code_finds_the_same_jail_in_a_session_that_had_waited() {
+    let Some(services) = pool(1) else { return };
+    let cold = services.run(small(PROBE)).expect_success();
+    assert_eq!(start(&cold), StartKind::Cold);
+    let pooled = run_in_waiting(&services, small(PROBE)).expect_success();
+    let (cold_seen, pooled_seen) = (look(&cold), look(&pooled));
+    for (name, value) in cold_seen.as_object().unwrap() {
+        assert_eq!(&pooled_seen[name], value, "{name}");
+    }
+    assert_eq!(
+        pooled_seen.as_object().unwrap().len(),
+        cold_seen.as_object().unwrap().len()
+    );
+    let enforced = |outcome: &brig_tests::Outcome| outcome.result.enforced.clone().unwrap();
+    assert_eq!(enforced(&pooled), enforced(&cold));
+    // The probe saw something: a list that is empty everywhere is the same everywhere.
+    assert_eq!(pooled_seen["status"]["CapBnd"][0], "0000000000000000");
+    assert_eq!(pooled_seen["status"]["Seccomp"][0], "2");
+    assert!(pooled_seen["filtered"].as_array().unwrap().len() > 100);
+    assert_eq!(pooled_seen["writable"]["/usr"], "EROFS");
+    assert_eq!(pooled_seen["state"]["host"][0], "SESSION");
+}
+
+/// What makes a process like no other.
+const IDENTITY: &str = "
+import os, random, secrets, ssl, sys, tempfile, uuid
+print(random.random(), uuid.uuid4(), secrets.token_hex(), ssl.RAND_bytes(8).hex(), hash('brig'), id(object()),
+      tempfile.mkdtemp(), [line.split('-')[0] for line in open('/proc/self/maps') if 'libc.so' in line][0], sep='\\n')
+try:
+    import numpy
+    print(numpy.random.random(), numpy.random.default_rng().random(), sep='\\n')
+except ImportError:
+    pass
+";
+
+#[test]
+fn each_session_has_random_numbers_and_addresses_of_its_own() {
+    let Some(services) = pool(1) else { return };
+    prime(&services);
+    let [one, two] = [(); 2].map(|()| run_in_waiting(&services, small(IDENTITY)).expect_success().stdout());
+    let same: Vec<_> = one.lines().zip(two.lines()).filter(|(one, two)| one == two).collect();
+    assert_eq!((same, one.lines().count()), (Vec::new(), 8));
+}
+
+#[test]
+fn what_the_template_names_is_imported_and_nothing_else_of_it_shows() {
+    let Some(services) = pool(1) else { return };
+    let source = "import sys; print('pandas' in sys.modules, 'x' in vars(sys.modules['__main__']))\n\
+                  import pandas, numpy, matplotlib.pyplot as plt\n\
+                  print(pandas.DataFrame({'a': numpy.arange(10)}).a.sum(), numpy.random.rand() < 1)\n\
+                  plt.plot([1, 2]); plt.show()";
+    let cold = services.run(code(source)).expect_success();
+    assert_eq!(cold.stdout(), "False False\n45 True\n");
+    let pooled = run_in_waiting(&services, code(source)).expect_success();
+    assert_eq!(
+        (pooled.stdout(), pooled.stderr()),
+        ("True False\n45 True\n".to_owned(), String::new())
+    );
+    let shown = |outcome: &brig_tests::Outcome| {
+        outcome
+            .result
+            .results
+            .iter()
+            .map(|one| one.data.len())
+            .collect::<Vec<_>>()
+    };
+    assert_eq!(shown(&pooled), shown(&cold));
+    // What was done before is nobody's: neither files nor processor time.
+    assert_eq!(pooled.paths(), cold.paths());
+    let cpu = |outcome: &brig_tests::Outcome| outcome.result.usage.unwrap().cpu_time.unwrap();
+    assert!((cpu(&pooled).seconds, cpu(&pooled).nanos) < (cpu(&cold).seconds, cpu(&cold).nanos));
+}
