@@ -5,6 +5,7 @@ use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 
+use crate::artifact::ArtifactCommand;
 use crate::context::ContextCommand;
 use crate::doctor::DoctorOptions;
 use crate::exec::{self, ExecOptions};
@@ -106,6 +107,8 @@ pub(crate) enum Command {
     Ls(LsOptions),
     Watch(WatchOptions),
     #[command(subcommand)]
+    Artifact(ArtifactCommand),
+    #[command(subcommand)]
     Input(InputCommand),
     #[command(subcommand)]
     Session(SessionCommand),
@@ -136,6 +139,7 @@ impl Command {
             Self::Get(options) => options.format.format(),
             Self::Ls(options) => options.format.format(),
             Self::Watch(options) => options.format.format(),
+            Self::Artifact(command) => command.format(),
             Self::Input(command) => command.format(),
             Self::Session(command) => command.format(),
             Self::Context(command) => command.format(),

@@ -6,6 +6,7 @@ mod get;
 mod ls;
 pub(crate) mod progress;
 mod put;
+pub(crate) mod target;
 mod watch;
 
 use std::str::FromStr;

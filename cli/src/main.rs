@@ -1,6 +1,7 @@
 //! The `brig` command: a client of brigd, and the tools around it that need no daemon.
 #![forbid(unsafe_code)]
 
+mod artifact;
 mod command;
 mod connect;
 mod context;
@@ -51,6 +52,7 @@ fn main() -> ExitCode {
         Command::Get(options) => files::get(options, &mut screen),
         Command::Ls(options) => files::ls(options, &mut screen),
         Command::Watch(options) => files::watch(options, &mut screen),
+        Command::Artifact(command) => artifact::artifact(command, &mut screen),
         Command::Input(command) => input::input(command, &mut screen),
         Command::Session(command) => session::session(command, &mut screen),
         Command::Context(command) => context::context(command, &mut screen),

@@ -2,6 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
+use brig_proto::v1::artifacts_client::ArtifactsClient;
 use brig_proto::v1::contexts_client::ContextsClient;
 use brig_proto::v1::executions_client::ExecutionsClient;
 use brig_proto::v1::files_client::FilesClient;
@@ -74,6 +75,11 @@ impl Client {
     /// The same of Inputs.
     pub fn inputs(&self) -> InputsClient<Channel> {
         InputsClient::new(self.channel.clone())
+    }
+
+    /// The same of Artifacts.
+    pub fn artifacts(&self) -> ArtifactsClient<Channel> {
+        ArtifactsClient::new(self.channel.clone())
     }
 
     /// The same of Contexts.

@@ -12,7 +12,9 @@
     reason = "a test that can't go on fails, and says why"
 )]
 
+pub mod artifacts;
 pub mod attack;
+pub mod bucket;
 pub mod client;
 pub mod command;
 pub mod daemon;
@@ -22,6 +24,7 @@ pub mod policies;
 pub mod processes;
 pub mod proxy;
 pub mod pty;
+pub mod random;
 pub mod run;
 pub mod services;
 pub mod spec;

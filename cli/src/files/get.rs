@@ -1,16 +1,15 @@
 //! `brig get`.
 
-use std::io::{self, Write};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use brig_proto::v1::files_download_response::Part;
 use brig_proto::v1::{ContentDigest, FileInfo, FilesDownloadRequest, FilesDownloadResponse};
 use clap::Args;
 use sha2::{Digest, Sha256};
-use tempfile::NamedTempFile;
 use tonic::Streaming;
 
 use super::progress::Progress;
+use super::target::Target;
 use super::{FileDocument, Remote, client, with_path};
 use crate::connect;
 use crate::exit::Exit;
@@ -50,21 +49,11 @@ pub(crate) struct GetOptions {
     pub(crate) format: FormatOptions,
 }
 
-/// Where the bytes go.
-enum Target {
-    Stdout(io::Stdout),
-    /// It gets its name when it is whole.
-    File(NamedTempFile, PathBuf),
-}
-
 /// Fetches the file; a name is only given to a whole one.
 pub(crate) fn get(options: &GetOptions, screen: &mut Screen) -> Result<Exit, Failure> {
     let format = options.format.format();
-    let mut target = open(options)?;
-    if format != Format::Text && matches!(target, Target::Stdout(_)) {
-        let message = "stdout can't have both the file and a document; give a file to write to";
-        return Err(Failure::usage("--format", message));
-    }
+    let name = options.from.path.rsplit('/').next().unwrap_or_default();
+    let mut target = Target::open(&options.to, name, options.force, format)?;
     let file = connect::runtime()?.block_on(async {
         let request = FilesDownloadRequest {
             session_id: options.from.session.clone(),
@@ -126,52 +115,4 @@ async fn next(stream: &mut Streaming<FilesDownloadResponse>) -> Result<Option<Pa
     let message = stream.message().await;
     let message = message.map_err(|status| Failure::from_status(&status))?;
     Ok(message.and_then(|message| message.part))
-}
-
-fn open(options: &GetOptions) -> Result<Target, Failure> {
-    if options.to == Path::new("-") {
-        return Ok(Target::Stdout(io::stdout()));
-    }
-    let mut path = options.to.clone();
-    if path.is_dir() {
-        let name = options.from.path.rsplit('/').next().unwrap_or_default();
-        path.push(name);
-    }
-    if !options.force && path.symlink_metadata().is_ok() {
-        let message = format!("{}: is there already; --force replaces it", path.display());
-        return Err(Failure::usage("FILE", message));
-    }
-    let directory = path.parent().filter(|parent| !parent.as_os_str().is_empty());
-    let file = NamedTempFile::new_in(directory.unwrap_or(Path::new(".")));
-    let file = file.map_err(|error| unwritable(&path, &error))?;
-    Ok(Target::File(file, path))
-}
-
-impl Target {
-    fn write(&mut self, bytes: &[u8]) -> Result<(), Failure> {
-        match self {
-            Self::Stdout(stdout) => stdout
-                .write_all(bytes)
-                .map_err(|error| unwritable(Path::new("-"), &error)),
-            Self::File(file, path) => file.write_all(bytes).map_err(|error| unwritable(path, &error)),
-        }
-    }
-
-    fn keep(self, force: bool) -> Result<(), Failure> {
-        match self {
-            Self::Stdout(mut stdout) => stdout.flush().map_err(|error| unwritable(Path::new("-"), &error)),
-            Self::File(file, path) => {
-                let kept = if force {
-                    file.persist(&path)
-                } else {
-                    file.persist_noclobber(&path)
-                };
-                kept.map(drop).map_err(|error| unwritable(&path, &error.error))
-            }
-        }
-    }
-}
-
-fn unwritable(path: &Path, error: &io::Error) -> Failure {
-    Failure::new(Exit::Failed, format!("{}: {error}", path.display()))
 }

@@ -2,16 +2,17 @@
 //! holds.
 //!
 //! `BRIG_ROUNDS` says how often (4 times without it), `BRIG_SEED` repeats the moments of a run.
-#![allow(clippy::print_stderr, reason = "the seed is told where a failure is")]
+#![allow(clippy::print_stderr, reason = "how far it came is told where a failure is")]
 
 use std::collections::BTreeMap;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 
 use brig_proto::v1::{
     ExecutionSpec, LedgerEntryKind, LedgerListRequest, LedgerVerifyRequest, OnDisconnect, SessionsCreateRequest,
 };
+use brig_tests::random::{Random, number};
 use brig_tests::services::Setup;
 use brig_tests::spec::sh;
 use brig_tests::{Client, DEADLINE, Service, Services, eventually};
@@ -28,18 +29,6 @@ struct Told {
     accepted: Vec<String>,
     /// With the status in lower case.
     finished: BTreeMap<String, String>,
-}
-
-fn number(name: &str, default: u64) -> u64 {
-    std::env::var(name).map_or(default, |text| text.parse().unwrap())
-}
-
-/// Numbers that a seed repeats. Source: Marsaglia, "Xorshift RNGs", 2003.
-fn next(state: &mut u64) -> u64 {
-    *state ^= *state << 13;
-    *state ^= *state >> 7;
-    *state ^= *state << 17;
-    *state
 }
 
 /// Runs executions until brigd is gone: every second one in the kept session.
@@ -90,12 +79,8 @@ fn whatever_was_answered_is_recorded_and_the_chain_holds() {
         return;
     };
     let rounds = number("BRIG_ROUNDS", 4);
-    let seed = number(
-        "BRIG_SEED",
-        u64::from(SystemTime::now().duration_since(UNIX_EPOCH).unwrap().subsec_nanos()) + 1,
-    );
-    eprintln!("BRIG_ROUNDS={rounds} BRIG_SEED={seed}");
-    let (mut random, names, told) = (seed, AtomicUsize::new(0), Mutex::new(Told::default()));
+    let mut random = Random::of_environment(rounds);
+    let (names, told) = (AtomicUsize::new(0), Mutex::new(Told::default()));
     let session = services
         .create(SessionsCreateRequest {
             template: "base".to_owned(),
@@ -103,7 +88,7 @@ fn whatever_was_answered_is_recorded_and_the_chain_holds() {
         })
         .session_id;
     for round in 0..rounds {
-        let moment = Duration::from_millis(next(&mut random) % LATEST_MS);
+        let moment = Duration::from_millis(random.below(LATEST_MS));
         let stopped = AtomicBool::new(false);
         let client: &Client = &services;
         std::thread::scope(|scope| {
