@@ -132,7 +132,7 @@ impl ArtifactStore {
 
     /// Opens a part of the bytes of an artifact, wherever they are; nothing if they are nowhere. Whether they may be handed
     /// out is the gate's to say.
-    pub async fn read(&self, record: Record, range: Range<u64>) -> Result<Option<Opened>, ArtifactsError> {
+    async fn read(&self, record: Record, range: Range<u64>) -> Result<Option<Opened>, ArtifactsError> {
         let mut record = record;
         // The keeper may move them meanwhile, once.
         for _ in 0..2 {

@@ -181,7 +181,7 @@ mod tests {
         let list = [RecordDocument::from_proto(&record())];
         assert_eq!(
             render(&list, Style::PLAIN),
-            "artifact  review   path             class  size  user  expires\n\
+            "artifact  review   path            class  size  user  expires\n\
              a1        pending  tool\\x1b[2J.py  code   2 K   ann   gone\n"
         );
     }

@@ -72,6 +72,18 @@ fn a_value_that_is_not_accepted_is_named_with_its_key_and_what_would_be() {
         ),
         ("[limits]\ndrain = \"2h\"", "limits.drain: 2h is not in 0 to 1h"),
         (
+            "[artifacts]\nreview = \"31d\"",
+            "artifacts.review: 31d is not in 1s to 30d",
+        ),
+        (
+            "[artifacts.s3]\nregion = \"x\"",
+            "artifacts.s3.bucket: names no bucket, though other keys of artifacts.s3 are set; name it, or leave them out",
+        ),
+        (
+            "[artifacts.s3]\nbucket = \"b\"\nregion = \"x\"\ncredentials = \"c\"",
+            "artifacts.s3.credentials: \"c\" is not an absolute path",
+        ),
+        (
             "[[client]]\ntenant = \"a\"",
             "client[0]: neither uid nor group; give one of them",
         ),

@@ -12,9 +12,8 @@ use tracing::info;
 
 use super::record::Record;
 use super::service::{find, not_found};
-use super::{Opened, show};
-use crate::host::Host;
-use crate::principal::Principal;
+use super::{ArtifactStore, Opened, show};
+use crate::artifacts::Review;
 use crate::run::gate::{self, Way};
 use crate::run::inputs::hex;
 use crate::status::Problem;
@@ -33,31 +32,33 @@ pub(super) fn stream(opened: Opened) -> BoxStream<v1::ArtifactsDownloadResponse>
     Box::pin(ReceiverStream::new(receiver))
 }
 
-/// Opens what is asked for, if it may be handed out.
-pub(super) async fn open(
-    host: &Host,
-    principal: &Principal,
-    asked: &v1::ArtifactsDownloadRequest,
-) -> Result<Opened, Problem> {
-    let record = find(host, &principal.tenant, &asked.artifact_id).await?;
-    let way = if asked.for_review {
-        Way::Look(record.review)
-    } else {
-        Way::Artifact(record.review)
-    };
-    check_gate(&record, way)?;
-    let size = record.shown.size_bytes;
-    if asked.offset > size {
-        return Err(Problem::OutOfRange {
-            field: "offset",
-            asked: asked.offset,
-            there: size,
-        });
+impl ArtifactStore {
+    /// Opens a part of an artifact of a tenant, if the gate lets it out this way. `length` is to the end if absent.
+    ///
+    /// For every call that hands artifacts out: [`Opened::record`] says what it is, [`Opened::next`] gives its bytes.
+    pub async fn release(
+        &self,
+        tenant: &str,
+        id: &str,
+        way: fn(Review) -> Way,
+        offset: u64,
+        length: Option<u64>,
+    ) -> Result<Opened, Problem> {
+        let record = find(self, tenant, id).await?;
+        check_gate(&record, way(record.review))?;
+        let size = record.shown.size_bytes;
+        if offset > size {
+            return Err(Problem::OutOfRange {
+                field: "offset",
+                asked: offset,
+                there: size,
+            });
+        }
+        let left = size - offset;
+        let end = offset + length.map_or(left, |length| length.min(left));
+        let opened = self.read(record, offset..end).await?;
+        opened.ok_or_else(|| not_found(id))
     }
-    let left = size - asked.offset;
-    let end = asked.offset + asked.length.map_or(left, |length| length.min(left));
-    let opened = host.artifacts.read(record, asked.offset..end).await?;
-    opened.ok_or_else(|| not_found(&asked.artifact_id))
 }
 
 pub(super) fn check_gate(record: &Record, way: Way) -> Result<(), Problem> {

@@ -14,7 +14,7 @@ use tonic::{Request, Response, Status};
 use super::decide::Ruling;
 use super::record::Record;
 use super::show::{self, Filter};
-use super::{ArtifactsError, download, watch};
+use super::{ArtifactStore, ArtifactsError, download, watch};
 use crate::artifacts::Review;
 use crate::calls::{note_refusal, to_its_end, with_role};
 use crate::clients::Named;
@@ -51,7 +51,7 @@ impl v1::artifacts_server::Artifacts for ArtifactsService {
         request: Request<v1::ArtifactsGetRequest>,
     ) -> Result<Response<v1::ArtifactsGetResponse>, Status> {
         let tenant = principal(&request).tenant.clone();
-        let record = find(&self.0, &tenant, &request.into_inner().artifact_id).await?;
+        let record = find(&self.0.artifacts, &tenant, &request.into_inner().artifact_id).await?;
         let artifact = Some(show::show(&record));
         Ok(Response::new(v1::ArtifactsGetResponse { artifact }))
     }
@@ -60,23 +60,23 @@ impl v1::artifacts_server::Artifacts for ArtifactsService {
         &self,
         request: Request<v1::ArtifactsDownloadRequest>,
     ) -> Result<Response<Self::DownloadStream>, Status> {
-        let role = if request.get_ref().for_review {
-            Role::Reviewer
+        let (role, way): (_, fn(Review) -> Way) = if request.get_ref().for_review {
+            (Role::Reviewer, Way::Look)
         } else {
-            Role::Runner
+            (Role::Runner, Way::Artifact)
         };
         let principal = with_role(&request, role)?;
         let asked = request.into_inner();
-        let opened = download::open(&self.0, &principal, &asked)
-            .await
-            .inspect_err(|problem| {
-                if matches!(
-                    problem,
-                    Problem::DownloadForbidden(_) | Problem::ReviewRequired(_) | Problem::ReviewRefused(_)
-                ) {
-                    note_refusal(&self.0.ledger, problem, &principal);
-                }
-            })?;
+        let (tenant, store) = (&principal.tenant, &self.0.artifacts);
+        let opened = store.release(tenant, &asked.artifact_id, way, asked.offset, asked.length);
+        let opened = opened.await.inspect_err(|problem| {
+            if matches!(
+                problem,
+                Problem::DownloadForbidden(_) | Problem::ReviewRequired(_) | Problem::ReviewRefused(_)
+            ) {
+                note_refusal(&self.0.ledger, problem, &principal);
+            }
+        })?;
         Ok(Response::new(download::stream(opened)))
     }
 
@@ -210,7 +210,7 @@ async fn decide(
         .begin(&tenant, request.clone(), asked.call, payload)
         .await?
     else {
-        return find(host, &tenant, asked.artifact).await;
+        return find(&host.artifacts, &tenant, asked.artifact).await;
     };
     let ruling = Ruling {
         reviewer: format!("{tenant}/{}", reviewer.user),
@@ -238,7 +238,7 @@ async fn save(host: &Arc<Host>, principal: &Principal, asked: v1::ArtifactsSaveR
     check_labels(&asked.labels, None, &mut fields);
     fields.done()?;
     let tenant = &principal.tenant;
-    let mut record = find(host, tenant, &asked.artifact_id).await?;
+    let mut record = find(&host.artifacts, tenant, &asked.artifact_id).await?;
     let Some(turn) = host.repeats.begin(tenant, request, "Artifacts.Save", &asked).await? else {
         return Ok(record);
     };
@@ -264,9 +264,9 @@ async fn save(host: &Arc<Host>, principal: &Principal, asked: v1::ArtifactsSaveR
     .await
 }
 
-pub(super) async fn find(host: &Host, tenant: &str, asked: &str) -> Result<Record, Problem> {
+pub(super) async fn find(store: &ArtifactStore, tenant: &str, asked: &str) -> Result<Record, Problem> {
     let found = match Id::parse(asked) {
-        Ok(id) => host.artifacts.find(tenant, &id).await?,
+        Ok(id) => store.find(tenant, &id).await?,
         Err(_) => None,
     };
     found.ok_or_else(|| not_found(asked))
