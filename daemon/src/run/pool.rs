@@ -1,7 +1,7 @@
 //! Sessions that are made ahead: each has its jail, and in it an interpreter that has imported what the template names and
 //! waits for its request. Nothing of any client has been in one; each is used once or not at all.
 //!
-//! A request gets one that asks for nothing that had to be known when it was made ([`Kind::of`]); it takes its names along.
+//! A request gets one that asks for nothing that had to be known when it was made (`Kind::of`); it takes its names along.
 //! Everybody else, and whoever finds none, gets a session that is made for it. What was asked for is made again behind the
 //! request ([`keep`]). The jailer makes such a session as any other, by the same steps; what waits is closed by it when this
 //! daemon goes.
