@@ -49,7 +49,7 @@ fn a_reviewer_lists_shows_and_approves() {
     );
     let work = shown["work_sha256"].as_str().unwrap();
     let wrong = daemon.brig(&["execution", "approve", &id, "--work", &"0".repeat(64), "--json"]);
-    assert_eq!(wrong.expect(78).json()["refused"]["reason"], "not_pending");
+    assert_eq!(wrong.expect(2).json()["refused"]["reason"], "not_pending");
     let approved = daemon.brig(&["execution", "approve", &id, "--work", work, "--comment", "fine"]);
     assert_eq!(approved.expect(0).text(), format!("{id} is approved\n"));
     let (code, out, err) = end(child);
