@@ -191,8 +191,7 @@ from importlib.metadata import version
 print(version('pandas'), version('numpy'))
 ";
     let printed = daemon.stdout(code(source));
-    let template =
-        std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/../rootfs/templates/data.toml")).unwrap();
+    let template = include_str!("../../../rootfs/templates/data.toml");
     let (pandas, numpy) = printed.trim().split_once(' ').unwrap();
     assert!(template.contains(&format!("\"pandas=={pandas}\"")), "{printed}");
     assert!(template.contains(&format!("\"numpy=={numpy}\"")), "{printed}");
