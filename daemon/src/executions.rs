@@ -389,11 +389,11 @@ impl ExecutionsService {
             }
             (Some(used), Admitted::InContext(admission)) => {
                 let (begin, told) = oneshot::channel();
-                let is_direct = matches!(admission, ContextAdmission::Direct(..));
+                // Nobody decides about what is not recorded, and no file of it goes in.
+                let is_ready_ahead = matches!(admission, ContextAdmission::Direct(..)) && job.inputs.is_empty();
                 let (host, execution) = (Arc::clone(&host), Arc::clone(&execution));
                 let task = context::execution::run(Arc::clone(&host), execution, job, admission, used, told);
-                // Nobody decides about what is not recorded.
-                let task = if is_direct {
+                let task = if is_ready_ahead {
                     host.spawn_kept(task);
                     None
                 } else {

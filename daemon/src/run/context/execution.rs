@@ -76,7 +76,8 @@ struct Ready {
 
 /// Runs an execution to its end; the context stays.
 ///
-/// It gets ready while it is being recorded, and begins only if `recorded` says that it is; else it never was.
+/// Without inputs it gets ready while it is being recorded, and begins only if `recorded` says that it is; else it never
+/// was.
 pub async fn run(
     host: Arc<Host>,
     execution: Arc<Execution>,
