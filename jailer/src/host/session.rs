@@ -255,14 +255,10 @@ impl Session {
             .map_err(|error| SysError::new("sendmsg(brig-init)", error.raw_os_error().unwrap_or(libc::EIO)))
     }
 
-    /// What it uses now. Its file helper is none of its processes.
+    /// What it uses now. Its file helper is none of its processes: threads of it that come and go are never counted.
     pub(super) fn usage(&self) -> Result<SessionUsage, SysError> {
-        // What the helper has may change between the two: it is counted last, so that nothing is counted that is none.
-        let usage = self.groups.usage()?;
-        let helper = self.helper.processes()?;
-        Ok(SessionUsage {
-            processes: usage.processes.saturating_sub(helper),
-            ..usage
-        })
+        let executions = self.executions.values();
+        let processes = executions.map(|execution| execution.leaf.processes()).sum::<Result<u64, _>>()?;
+        self.groups.usage(processes)
     }
 }

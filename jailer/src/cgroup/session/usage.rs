@@ -8,14 +8,14 @@ use crate::cgroup::{read_file, sys_error};
 use crate::step::SysError;
 
 impl SessionGroups {
-    /// What everything in the group of the guest uses, the file helper included.
-    pub fn usage(&self) -> Result<SessionUsage, SysError> {
+    /// What everything in the group of the guest uses, the file helper included; how many processes there are is known.
+    pub fn usage(&self, processes: u64) -> Result<SessionUsage, SysError> {
         let guest = self.session.join("guest");
         let folders: Vec<PathBuf> = self.bases.iter().map(|base| base.join(&guest)).collect();
         Ok(SessionUsage {
             cpu_us: keyed(&folders[0].join("cpu.stat"), "usage_usec")?,
             memory_bytes: memory(&folders)?,
-            processes: processes(&folders)?,
+            processes,
         })
     }
 }
@@ -23,7 +23,7 @@ impl SessionGroups {
 impl Leaf {
     /// Processes and threads of the leaf.
     pub fn processes(&self) -> Result<u64, SysError> {
-        processes(&self.folders)
+        number(&self.folders.get(3).unwrap_or(&self.folders[0]).join("pids.current"))
     }
 }
 
@@ -40,11 +40,6 @@ fn memory(folders: &[PathBuf]) -> Result<u64, SysError> {
     });
     let [active, inactive] = cached;
     Ok(number(&folder.join(current))?.saturating_sub(active? + inactive?))
-}
-
-/// Of a group, by its folders: version 2 first, then memory, cpu, pids.
-fn processes(folders: &[PathBuf]) -> Result<u64, SysError> {
-    number(&folders.get(3).unwrap_or(&folders[0]).join("pids.current"))
 }
 
 fn number(path: &Path) -> Result<u64, SysError> {

@@ -32,11 +32,6 @@ pub(super) struct Helper {
 }
 
 impl Helper {
-    /// Counts its processes.
-    pub(super) fn processes(&self) -> Result<u64, SysError> {
-        self.leaf.processes()
-    }
-
     pub(super) fn first(leaf: Leaf) -> Self {
         Self {
             leaf,
