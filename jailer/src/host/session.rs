@@ -258,7 +258,9 @@ impl Session {
     /// What it uses now. Its file helper is none of its processes: threads of it that come and go are never counted.
     pub(super) fn usage(&self) -> Result<SessionUsage, SysError> {
         let executions = self.executions.values();
-        let processes = executions.map(|execution| execution.leaf.processes()).sum::<Result<u64, _>>()?;
+        let processes = executions
+            .map(|execution| execution.leaf.processes())
+            .sum::<Result<u64, _>>()?;
         self.groups.usage(processes)
     }
 }

@@ -8,9 +8,9 @@ use brig_proto::v1::{
     ExecutionSpec, ExecutionState, ExecutionStatus as Status, ExpectedOutput, Origin, RunRequest, StartKind,
     run_request,
 };
-use brig_tests::daemon;
 use brig_tests::document::mask;
 use brig_tests::spec::{code, input, sh, small};
+use brig_tests::{daemon, slow};
 use serde_json::json;
 use sha2::{Digest, Sha256};
 
@@ -101,7 +101,7 @@ fn the_whole_document_of_a_small_run_is_as_promised() {
             "missing_outputs": ["missing.csv"],
             "output": {"stdout": {"bytes": 2, "dropped": 0, "truncated": false, "lossy": false},
                 "stderr": {"bytes": 0, "dropped": 0, "truncated": false, "lossy": false}},
-            "limits": {"timeout_ms": 30000, "memory_bytes": 536_870_912, "cpus": 1.0, "pids": 128,
+            "limits": {"timeout_ms": (30_000 * u64::from(slow())).min(300_000), "memory_bytes": 536_870_912, "cpus": 1.0, "pids": 128,
                 "disk_bytes": 536_870_912, "output_bytes": 8_388_608},
             "clamped": [], "limits_hit": [],
             "usage": {"cpu_ms": "<number>", "memory_peak_bytes": "<number>", "processes_peak": "<number>"},

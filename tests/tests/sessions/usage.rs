@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use brig_proto::v1::{Limits, SessionsCreateRequest};
-use brig_tests::spec::{code, command};
 use brig_tests::daemon;
+use brig_tests::spec::{code, command};
 
 use super::{Kept, named};
 

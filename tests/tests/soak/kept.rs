@@ -72,7 +72,7 @@ impl Kind {
             Kind::Files => vec![sh("cat put.csv put.csv > made.csv")],
             Kind::Ends => vec![
                 ExecutionSpec {
-                    limits: timeout(150),
+                    limits: timeout(1000),
                     ..forever()
                 },
                 sh("exec tail /dev/zero"),
