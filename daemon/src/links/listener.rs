@@ -101,7 +101,10 @@ impl Drop for Listener {
 /// Answers those who follow links, until `stop` is cancelled.
 pub async fn serve(listener: Listener, host: Arc<Host>, stop: CancellationToken) {
     let tasks = TaskTracker::new();
-    info!(listen = %host.config().links.listen, "links served");
+    match &listener.kind {
+        Kind::Address(_, address) => info!(%address, "links served"),
+        Kind::Path(_) => info!(path = %host.config().links.listen, "links served"),
+    }
     stop.run_until_cancelled(accept_all(&listener, &host, &stop, &tasks))
         .await;
     tasks.close();
