@@ -264,7 +264,8 @@ fn slow_readers_hold_no_memory_and_get_all_of_it() {
     assert_eq!(http::get(&daemon, &link(&daemon, "out.csv")).body.len(), SIZE);
     std::thread::sleep(Duration::from_millis(500));
     let grown = process(daemon.pid()).memory("VmRSS").saturating_sub(before);
-    assert!(grown < (READERS as u64) << 20, "{grown} bytes");
+    // Two pieces of 256 KiB each, and what the allocator keeps; not the 24 MiB that each waits for.
+    assert!(grown < (READERS as u64) << 21, "{grown} bytes");
     let mut rest = Vec::new();
     readers.pop().unwrap().read_to_end(&mut rest).unwrap();
     let body = rest.windows(4).position(|bytes| bytes == b"\r\n\r\n").unwrap() + 4;
