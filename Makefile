@@ -16,7 +16,7 @@ endif
 PROGRAMS := brig brigd brig-jailer brig-init brig-files
 # Jailers divide the control group they are started in; systemd allows that only in a scope that says so.
 SCOPE := $(if $(wildcard /run/systemd/system),systemd-run --scope --quiet -p Delegate=yes --)
-DEBIAN := mmdebstrap python3 python3-pip gcc libc6-dev
+DEBIAN := mmdebstrap python3 python3-pip gcc libc6-dev curl
 
 # Where make install puts things. A package sets DESTDIR; units lie where systemd looks for them.
 PREFIX ?= /usr

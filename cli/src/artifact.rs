@@ -3,6 +3,7 @@
 mod decide;
 mod document;
 mod get;
+mod link;
 mod list;
 mod save;
 mod sweep;
@@ -16,6 +17,7 @@ use tonic::transport::Channel;
 use self::decide::{ApproveOptions, RejectOptions};
 use self::document::RecordDocument;
 use self::get::GetOptions;
+use self::link::LinkOptions;
 use self::list::ListOptions;
 use self::save::SaveOptions;
 use self::sweep::SweepOptions;
@@ -34,6 +36,7 @@ pub(crate) enum ArtifactCommand {
     List(ListOptions),
     Show(ShowOptions),
     Get(GetOptions),
+    Link(LinkOptions),
     Approve(ApproveOptions),
     Reject(RejectOptions),
     Save(SaveOptions),
@@ -58,6 +61,7 @@ impl ArtifactCommand {
             Self::List(options) => options.format,
             Self::Show(options) => options.format,
             Self::Get(options) => options.format,
+            Self::Link(options) => options.format,
             Self::Approve(options) => options.format,
             Self::Reject(options) => options.format,
             Self::Save(options) => options.format,
@@ -76,6 +80,7 @@ pub(crate) fn artifact(command: &ArtifactCommand, screen: &mut Screen) -> Result
             ArtifactCommand::List(options) => list::list(options, format, screen).await,
             ArtifactCommand::Show(options) => show(options, format, screen).await,
             ArtifactCommand::Get(options) => get::get(options, format, screen).await,
+            ArtifactCommand::Link(options) => link::link(options, format, screen).await,
             ArtifactCommand::Approve(options) => decide::approve(options, format, screen).await,
             ArtifactCommand::Reject(options) => decide::reject(options, format, screen).await,
             ArtifactCommand::Save(options) => save::save(options, format, screen).await,

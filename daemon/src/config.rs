@@ -3,6 +3,7 @@
 //! What a key takes is explained in systemd/brigd.toml, and checked in `check`.
 
 mod check;
+mod listen;
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -11,6 +12,8 @@ use std::path::{Path, PathBuf};
 pub use brig_jailer::service::log::LogFormat;
 use brig_jailer::units::{ByteSize, Span};
 use serde::{Deserialize, Serialize};
+
+pub use listen::Listen;
 
 use crate::options::{Options, StartError};
 
@@ -45,6 +48,8 @@ pub struct Config {
     pub inputs: InputLimits,
     /// What executions left, and where it is kept.
     pub artifacts: Artifacts,
+    /// Addresses under which artifacts are handed out to whoever has one.
+    pub links: Links,
     /// Who may ask for what; the first entry that fits a client counts.
     #[serde(rename = "client")]
     pub clients: Vec<Client>,
@@ -139,6 +144,24 @@ pub struct Bucket {
     pub credentials: PathBuf,
 }
 
+/// Addresses under which artifacts are handed out for a short time, to whoever has one.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Links {
+    /// Where they are served.
+    pub listen: Listen,
+    /// Lets `listen` be another address than loopback.
+    pub unsafe_any_address: bool,
+    /// The URL that links begin with; empty: that of `listen`.
+    pub public: String,
+    /// How long one holds that is asked for without a time; up to `lifetime_max`.
+    pub lifetime: Span,
+    /// The longest that may be asked for; 1 second to 7 days.
+    pub lifetime_max: Span,
+    /// Connections of those who follow links; 1 to 10,000.
+    pub connections: usize,
+}
+
 /// A class of clients and what they are.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -197,6 +220,7 @@ impl Default for Config {
             pool: PoolLimits::default(),
             inputs: InputLimits::default(),
             artifacts: Artifacts::default(),
+            links: Links::default(),
             clients: vec![
                 Client::uid(0),
                 Client::group("brig-admin", Role::ALL),
@@ -255,6 +279,19 @@ impl Default for Artifacts {
             tenant_bytes: ByteSize::from_mib(16 * 1024),
             reserve: ByteSize::from_mib(256),
             s3: Bucket::default(),
+        }
+    }
+}
+
+impl Default for Links {
+    fn default() -> Self {
+        Self {
+            listen: Listen::Nowhere,
+            unsafe_any_address: false,
+            public: String::new(),
+            lifetime: Span::from_secs(300),
+            lifetime_max: Span::from_secs(3600),
+            connections: 64,
         }
     }
 }
@@ -337,6 +374,11 @@ impl Config {
     /// Where artifacts and what is known of them lie.
     pub fn artifact_records(&self) -> PathBuf {
         self.state.join("artifacts")
+    }
+
+    /// Where the key lies that links are signed with.
+    pub fn link_key(&self) -> PathBuf {
+        self.state.join("links.key")
     }
 
     /// Where input records and their files lie.

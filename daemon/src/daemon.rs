@@ -4,7 +4,7 @@ use std::io::Write;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
-use brig_jailer::service::activation::{self, Wanted};
+use brig_jailer::service::activation::{self, Place, Wanted};
 use brig_jailer::service::log;
 use brig_jailer::service::notify::{self, Notifier, NotifyState};
 use rustix::net::SocketType;
@@ -13,16 +13,17 @@ use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 use tracing::{error, info, warn};
 
-use crate::config::Config;
+use crate::config::{Config, Listen};
 use crate::host::Host;
 use crate::jailer::{Jailer, dial};
+use crate::links;
 use crate::listener;
 use crate::options::{Options, StartError};
 use crate::privileges::{Identity, give_up_root};
 use crate::reload::{Prepared, reload};
 use crate::report::{self, Reporter};
 use crate::run::kept::adopt::adopt;
-use crate::server::{self, Ending};
+use crate::server::{self, Ending, Listeners};
 use crate::standalone::{PrivateJailer, prepare_directory};
 use crate::watchdog;
 
@@ -46,7 +47,7 @@ pub fn start(options: &Options) -> Result<(), StartError> {
     if options.print_config {
         return print_config(&config);
     }
-    let passed = take_socket(&config)?;
+    let [passed, links] = take_sockets(&config)?;
     let notifier = Notifier::from_environment().map_err(|error| StartError::Failed(error.to_string()))?;
     log::start(config.log, "brigd", QUIET).map_err(|error| StartError::Configuration(error.to_string()))?;
     let ready = options.ready_fd.map(open_ready).transpose()?;
@@ -70,6 +71,7 @@ pub fn start(options: &Options) -> Result<(), StartError> {
     let given = Given {
         jailer,
         passed,
+        links,
         ready,
         reporter: Arc::new(Reporter::new(notifier)),
     };
@@ -95,18 +97,29 @@ struct Given {
     jailer: OwnedFd,
     /// The socket for clients, if the service manager made it.
     passed: Option<OwnedFd>,
+    /// That for those who follow links.
+    links: Option<OwnedFd>,
     /// Where one line is written once the daemon serves.
     ready: Option<std::fs::File>,
     reporter: Arc<Reporter>,
 }
 
-fn take_socket(config: &Config) -> Result<Option<OwnedFd>, StartError> {
-    let wanted = Wanted {
+fn take_sockets(config: &Config) -> Result<[Option<OwnedFd>; 2], StartError> {
+    let clients = Wanted {
         name: "brigd",
         kind: SocketType::STREAM,
-        path: &config.socket,
+        place: Place::Path(&config.socket),
     };
-    activation::take(wanted).map_err(|error| StartError::Configuration(error.to_string()))
+    let links = Wanted {
+        name: "brigd-links",
+        kind: SocketType::STREAM,
+        place: match &config.links.listen {
+            Listen::Nowhere => Place::Nowhere,
+            Listen::Address(address) => Place::Address(*address),
+            Listen::Path(path) => Place::Path(path),
+        },
+    };
+    activation::take([clients, links]).map_err(|error| StartError::Configuration(error.to_string()))
 }
 
 /// Takes as many descriptors as this process may have: clients, jails and files that wait for clients are one each.
@@ -198,7 +211,13 @@ async fn serve(options: &Options, config: &Config, given: Given) -> Result<(), S
         Some(socket) => listener::adopt(socket, config),
         None => listener::bind(config),
     };
-    let listener = listener.map_err(at_socket)?;
+    let links = links::Listener::open(&config.links.listen, given.links);
+    let links =
+        links.map_err(|error| StartError::Configuration(format!("links.listen: {}: {error}", config.links.listen)))?;
+    let listeners = Listeners {
+        clients: listener.map_err(at_socket)?,
+        links,
+    };
     let shutdown = CancellationToken::new();
     let signals = Signals::catch();
     tokio::spawn(signals.obey(
@@ -215,7 +234,7 @@ async fn serve(options: &Options, config: &Config, given: Given) -> Result<(), S
         Some(_) => Ending::CloseSessions,
         None => Ending::HandOver,
     };
-    let served = server::run(listener, host, shutdown, ending).await;
+    let served = server::run(listeners, host, shutdown, ending).await;
     if let Some(stopping) = stopping {
         // It ended when the daemon began to stop.
         let _ = stopping.await;

@@ -17,6 +17,7 @@ use crate::config::{Config, Role};
 use crate::inputs::Inputs;
 use crate::jailer::Jailer;
 use crate::ledger::Ledger;
+use crate::links::Links;
 use crate::principal::Principal;
 use crate::reload::Prepared;
 use crate::repeats::Repeats;
@@ -34,7 +35,7 @@ use crate::slots::Slots;
 use crate::status::Problem;
 
 /// What this daemon can do, for clients that test for it.
-const FEATURES: &[&str] = &[
+const FEATURES: [&str; 23] = [
     "run",
     "attach",
     "artifacts.inline",
@@ -70,6 +71,8 @@ pub struct Host {
     pub spool: Spool,
     pub inputs: Inputs,
     pub artifacts: ArtifactStore,
+    /// Addresses of artifacts, for whoever has one.
+    pub links: Links,
     pub store: Store,
     pub queue: Arc<Queue>,
     /// Executions that wait for a reviewer.
@@ -109,12 +112,14 @@ impl Host {
             config,
             policies,
             templates,
+            link_key,
         } = prepared;
         self.store.replace(policies, templates);
         self.queue.resize(&config.limits);
         self.approvals.resize(&config.limits);
         self.inputs.resize(config.inputs);
         self.artifacts.resize(&config.artifacts);
+        self.links.replace(link_key, config.links.clone());
         self.session_places.resize(config.limits.sessions);
         self.pool.replace(config.pool);
         self.connections.resize(config.limits.connections);
@@ -164,7 +169,7 @@ impl v1::host_server::Host for HostService {
         Ok(Response::new(v1::HostGetResponse {
             version: env!("CARGO_PKG_VERSION").to_owned(),
             jailer_version: host.jailer.version().to_owned(),
-            features: FEATURES.iter().map(|feature| (*feature).to_owned()).collect(),
+            features: features(host),
             kernel: rustix::system::uname().release().to_string_lossy().into_owned(),
             checks: report.checks.iter().map(check).collect(),
             policies: host.store.policy_ids(),
@@ -224,6 +229,11 @@ impl v1::templates_server::Templates for HostService {
             template: Some(show(&template)),
         }))
     }
+}
+
+fn features(host: &Host) -> Vec<String> {
+    let configured = host.links.is_on().then_some("artifacts.links");
+    FEATURES.into_iter().chain(configured).map(str::to_owned).collect()
 }
 
 fn show(template: &Template) -> v1::Template {

@@ -50,8 +50,8 @@ pub use error::LedgerError;
 pub use query::{Batch, Content, Filter, Found, Most, Start};
 use readers::Readers;
 pub use record::{
-    Accept, Artifact, ArtifactReviewed, Body, Erased, Finish, Input, Keep, Kind, Limits, Made, OpenEnds, Origin,
-    Record, Refused, Requested, Reviewed, SessionClosed, SessionOpened, Usage, Work,
+    Accept, Artifact, ArtifactReviewed, Body, Downloaded, Erased, Finish, Input, Keep, Kind, Limits, Made, OpenEnds,
+    Origin, Record, Refused, Requested, Reviewed, SessionClosed, SessionOpened, Usage, Work,
 };
 pub(crate) use record::{hex, to_millis};
 use refusals::Refusals;
@@ -203,6 +203,12 @@ impl Ledger {
     pub async fn artifact_reviewed(&self, reviewed: ArtifactReviewed) -> Result<(), LedgerError> {
         let reviewed = Arc::new(reviewed);
         self.ask(|answer| Request::ArtifactReviewed(reviewed, answer)).await
+    }
+
+    /// Records that an artifact may leave to others than the caller, durably; it must not before this returned.
+    pub async fn downloaded(&self, downloaded: Downloaded) -> Result<(), LedgerError> {
+        self.ask(|answer| Request::Downloaded(Box::new(downloaded), answer))
+            .await
     }
 
     /// Marks what a former brigd left running as lost, but for what goes on.

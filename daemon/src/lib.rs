@@ -9,7 +9,7 @@
 //! ([`output`]); files are copied into the [`artifacts`] spool before anything looks at them; frames of the kernel are
 //! claims. Clients follow the log of an execution at their own pace, so that no client and no guest can hold up
 //! another. What was asked for and what came of it is in the [`ledger`] before the client hears of it. Files that
-//! clients keep for many sessions are [`inputs`]; what executions left is kept, and reviewed, in [`review`].
+//! clients keep for many sessions are [`inputs`]; what executions left is kept, and reviewed, in [`review`], and handed out by [`links`].
 //!
 //! The process starts in [`daemon`]: a private jailer first, then root is given up ([`privileges`]), then threads. The
 //! service manager is told how it is ([`report`], [`watchdog`]) and can have it read its configuration again ([`reload`]).
@@ -31,6 +31,7 @@ pub mod inputs;
 pub mod jailer;
 pub mod kernel;
 pub mod ledger;
+pub mod links;
 pub mod listener;
 pub mod names;
 pub mod options;

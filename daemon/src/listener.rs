@@ -131,7 +131,10 @@ async fn name(stream: UnixStream, host: Arc<Host>, slot: Slot) -> io::Result<Con
     })
 }
 
-fn remove_stale(path: &Path) -> io::Result<()> {
+/// Removes a socket that a dead daemon left behind.
+///
+/// Errors: it is served, or it is no socket.
+pub fn remove_stale(path: &Path) -> io::Result<()> {
     let metadata = match std::fs::symlink_metadata(path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
         other => other?,

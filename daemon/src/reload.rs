@@ -13,6 +13,7 @@ use tracing::warn;
 
 use crate::config::Config;
 use crate::host::Host;
+use crate::links::Key;
 use crate::options::{Options, StartError};
 
 /// A configuration with all that it names, read and found good.
@@ -21,6 +22,8 @@ pub struct Prepared {
     pub config: Config,
     pub policies: PolicySet,
     pub templates: Templates,
+    /// What links are signed with from then on; none where none are served.
+    pub link_key: Option<Key>,
 }
 
 impl Prepared {
@@ -35,6 +38,8 @@ impl Prepared {
         for (key, wanted, has) in keep_fixed(&mut config, current) {
             warn!(key, wanted, has, "key needs a restart; its old value stays");
         }
+        // An old value need not go with the new ones.
+        config.check().map_err(StartError::Configuration)?;
         Self::of(config)
     }
 
@@ -52,17 +57,21 @@ impl Prepared {
             templates: Templates::load(&config.images, Trust::RootOwned).map_err(|error| wrong(&error))?,
             config,
             policies,
+            link_key: None,
         })
     }
 }
 
 /// Reads everything again. The error says why all stayed as it was.
 pub async fn reload(host: &Arc<Host>, options: &Options) -> Result<(), String> {
-    let (options, current) = (options.clone(), host.config());
+    let (options, current) = (options.clone(), Arc::clone(host));
     // Files and the databases of the host can block.
-    let read = tokio::task::spawn_blocking(move || Prepared::read_again(&options, &current));
-    let prepared = read.await.map_err(|error| error.to_string())?;
-    let prepared = prepared.map_err(|error| error.to_string())?;
+    let read = tokio::task::spawn_blocking(move || {
+        let prepared = Prepared::read_again(&options, &current.config()).map_err(|error| error.to_string())?;
+        let link_key = current.links.read_key_again().map_err(|error| error.to_string())?;
+        Ok::<_, String>(Prepared { link_key, ..prepared })
+    });
+    let prepared = read.await.map_err(|error| error.to_string())??;
     let answer = host.jailer.reload().await.map_err(|error| error.to_string())?;
     if let Some(refusal) = answer {
         return Err(format!("brig-jailer: {refusal}"));
@@ -93,14 +102,17 @@ fn keep_fixed(config: &mut Config, current: &Config) -> Vec<(&'static str, Strin
         images,
         log
     );
-    if config.artifacts.s3 != current.artifacts.s3 {
-        let (wanted, has) = (
-            format!("{:?}", config.artifacts.s3),
-            format!("{:?}", current.artifacts.s3),
-        );
-        kept.push(("artifacts.s3", wanted, has));
-        config.artifacts.s3.clone_from(&current.artifacts.s3);
+    macro_rules! fixed_below {
+        ($($table:ident.$key:ident),+) => {$(
+            let (wanted, has) = (&mut config.$table.$key, &current.$table.$key);
+            if wanted != has {
+                let name = concat!(stringify!($table), ".", stringify!($key));
+                kept.push((name, format!("{wanted:?}"), format!("{has:?}")));
+                wanted.clone_from(has);
+            }
+        )+};
     }
+    fixed_below!(artifacts.s3, links.listen);
     kept
 }
 

@@ -18,6 +18,7 @@ mod download;
 mod enter;
 mod error;
 mod keeper;
+mod link;
 mod objects;
 mod read;
 mod record;

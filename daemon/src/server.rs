@@ -29,6 +29,7 @@ use crate::host::{Host, HostService};
 use crate::inputs::{Inputs, InputsService};
 use crate::jailer::Jailer;
 use crate::ledger::Ledger;
+use crate::links::{self, Links};
 use crate::listener::connections;
 use crate::options::StartError;
 use crate::principal::Principal;
@@ -103,6 +104,7 @@ pub fn open(config: &Config, jailer: Jailer) -> Result<Arc<Host>, StartError> {
         ledger,
         inputs,
         artifacts,
+        links: Links::open(config).map_err(|error| wrong(&error))?,
         spool: Spool::new(&spool, SPOOL_BYTES, files),
         store,
         queue: Queue::new(&config.limits),
@@ -138,20 +140,32 @@ pub fn stop_takes(config: &Config) -> Duration {
     config.limits.drain.duration() + TEARDOWN + GOODBYE + SPARE
 }
 
+/// Where the daemon is asked.
+#[derive(Debug)]
+pub struct Listeners {
+    pub clients: UnixListener,
+    /// Where links are followed, if anywhere.
+    pub links: Option<links::Listener>,
+}
+
 /// Serves clients until `shutdown` is cancelled or the jailer is gone, then ends in good order.
 ///
 /// Errors: the jailer went away, or serving failed.
 pub async fn run(
-    listener: UnixListener,
+    listeners: Listeners,
     host: Arc<Host>,
     shutdown: CancellationToken,
     ending: Ending,
 ) -> Result<(), StartError> {
     let stop = CancellationToken::new();
-    let incoming = connections(listener, Arc::clone(&host), stop.clone());
+    let incoming = connections(listeners.clients, Arc::clone(&host), stop.clone());
     let (routes, health) = router(&host).await?;
     tokio::spawn(keep_house(Arc::clone(&host)));
     let serving = tokio::spawn(routes.serve_with_incoming_shutdown(incoming, stop.clone().cancelled_owned()));
+    let following = listeners.links.map(|listener| {
+        host.links.serve_at(&listener);
+        tokio::spawn(links::serve(listener, Arc::clone(&host), stop.clone()))
+    });
     let sweeping = tokio::spawn(host.inputs.clone().sweep());
     let keeping = tokio::spawn(host.artifacts.clone().keep(host.ledger.clone()));
     let pooling = tokio::spawn(pool::keep(Arc::clone(&host)));
@@ -178,6 +192,11 @@ pub async fn run(
     keeping.abort();
     host.artifacts.end_watches();
     say_goodbye(serving).await;
+    if let Some(following) = following
+        && let Err(error) = following.await
+    {
+        error!(%error, "links not ended");
+    }
     if let Err(error) = host.ledger.clone().close().await {
         error!(%error, "ledger close failed");
     }

@@ -158,6 +158,9 @@ pub enum Problem {
     /// Too many calls read the ledger.
     #[error("{0} such calls read the ledger already, which is as many as may")]
     LedgerBusy(usize),
+    /// Nobody could follow a link.
+    #[error("no links are served here: listen of [links] in brigd.toml is empty")]
+    LinksOff,
     /// Files on their way in or out have no place.
     #[error("{0}")]
     Spool(#[from] SpoolError),
@@ -299,6 +302,7 @@ impl Problem {
             Self::Inputs(error) => error.reason(),
             Self::Artifacts(error) => error.reason(),
             Self::Configuration(_) => Reason::Configuration,
+            Self::LinksOff => Reason::LinksOff,
             Self::Jail(Refusal::Busy(_)) => Reason::HostBusy,
             Self::Jail(Refusal::HostCannot(_)) => Reason::HostCannotEnforce,
             Self::Jail(Refusal::Invalid { field, .. }) if field == "policy_hash" => Reason::PolicyChanged,

@@ -1,6 +1,8 @@
 //! The program under a service manager: sockets that it is given, what it tells, reloading.
 #![allow(clippy::unwrap_used, reason = "a test that can't go on should stop")]
 
+use std::io::{Read, Write};
+use std::net::{TcpListener, TcpStream};
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::{PermissionsExt, chown};
 use std::os::unix::net::{UnixDatagram, UnixListener};
@@ -99,13 +101,16 @@ impl Service {
     /// Starts it with a socket that was made for it, and a watchdog that wants a sign of life within `watchdog`.
     fn start(watchdog: Duration) -> Self {
         let directory = prepare();
+        let listener = UnixListener::bind(directory.path().join("brigd.sock")).unwrap();
+        Self::launch(directory, activated(listener, 1, "brigd"), watchdog)
+    }
+
+    fn launch(directory: tempfile::TempDir, mut brigd: Command, watchdog: Duration) -> Self {
         let jailer = Jailer::start(directory.path());
         let path = directory.path().join("notify");
         let manager = UnixDatagram::bind(&path).unwrap();
         manager.set_read_timeout(Some(patience())).unwrap();
         std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o666)).unwrap();
-        let listener = UnixListener::bind(directory.path().join("brigd.sock")).unwrap();
-        let mut brigd = activated(listener, 1, "brigd");
         brigd
             .arg("--config")
             .arg(directory.path().join("brigd.toml"))
@@ -227,6 +232,39 @@ async fn a_daemon_with_a_socket_of_the_manager_tells_how_it_is_and_leaves_the_so
 }
 
 #[test]
+fn links_are_followed_at_a_second_socket_of_the_manager() {
+    if !is_root() {
+        return;
+    }
+    let directory = prepare();
+    let links = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = links.local_addr().unwrap();
+    let on = format!("[links]\nlisten = \"{address}\"\n");
+    std::fs::write(directory.path().join("brigd.toml"), config(directory.path(), &on)).unwrap();
+    let listener = UnixListener::bind(directory.path().join("brigd.sock")).unwrap();
+    let mut brigd = Command::new("/bin/sh");
+    let script = "LISTEN_PID=$$; export LISTEN_PID; exec \"$0\" \"$@\" 3<&0 0</dev/null 4>&1 1>/dev/null";
+    brigd
+        .args(["-c", script, BRIGD])
+        .stdin(Stdio::from(OwnedFd::from(listener)))
+        .stdout(Stdio::from(OwnedFd::from(links)))
+        .env("LISTEN_FDS", "2")
+        .env("LISTEN_FDNAMES", "brigd:brigd-links");
+    let mut service = Service::launch(directory, brigd, Duration::from_secs(60));
+    service.hear("READY=1");
+    let mut client = TcpStream::connect(address).unwrap();
+    client.set_read_timeout(Some(patience())).unwrap();
+    client
+        .write_all(b"GET /artifact/x HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
+        .unwrap();
+    let mut answer = String::new();
+    client.read_to_string(&mut answer).unwrap();
+    assert!(answer.starts_with("HTTP/1.1 404 Not Found\r\n"), "{answer}");
+    service.signal(Signal::SIGTERM);
+    assert_eq!(service.brigd.wait().unwrap().code(), Some(0));
+}
+
+#[test]
 fn a_part_that_does_not_answer_ends_the_signs_of_life_and_is_named() {
     if !is_root() {
         return;
@@ -335,6 +373,8 @@ fn descriptors_that_nobody_asked_for_are_named() {
     );
     let message = refused("other.sock", "brigd", 1);
     assert!(message.contains("other.sock, configured is"), "{message}");
+    let message = refused("brigd.sock", "brigd-links", 1);
+    assert!(message.contains("brigd.sock, configured is nothing"), "{message}");
     let message = refused("brigd.sock", "brigd:brigd", 1);
     assert!(message.contains("LISTEN_FDNAMES"), "{message}");
 }

@@ -58,6 +58,7 @@ impl Reason {
             | Self::DirectoryNotEmpty
             | Self::NotRegularFile
             | Self::PolicyChanged
+            | Self::LinksOff
             | Self::FileNotAccessible
             | Self::FileChanged
             | Self::HostCannotEnforce

@@ -20,6 +20,7 @@ pub mod command;
 pub mod daemon;
 pub mod document;
 pub mod host;
+pub mod http;
 pub mod policies;
 pub mod processes;
 pub mod proxy;

@@ -50,6 +50,8 @@ pub struct Setup {
     pub limits: String,
     /// How many sessions may be made before they are asked for.
     pub pool: usize,
+    /// Where links are served; nowhere if that is empty.
+    pub links: &'static str,
     /// Where the ledger lies, if not beside the rest; brigd's user must be able to write there.
     pub state: Option<PathBuf>,
 }
@@ -78,6 +80,7 @@ impl Default for Setup {
             limits: String::new(),
             // What is counted is what a test asked for.
             pool: 0,
+            links: "",
             state: None,
         }
     }
@@ -240,11 +243,12 @@ impl Services {
         let (places, directory) = (Places::find(), self.directory.path().display());
         let text = format!(
             "socket = \"{directory}/run/brigd.sock\"\nsocket_group = \"\"\njailer_socket = \"{directory}/jailer.sock\"\n\
-             state = {:?}\npolicies = [{:?}]\nimages = {:?}\n\n[pool]\nsessions = {}\n\n[limits]\ndrain = {:?}\n{}",
+             state = {:?}\npolicies = [{:?}]\nimages = {:?}\n\n[pool]\nsessions = {}\n\n[links]\nlisten = {:?}\n\n[limits]\ndrain = {:?}\n{}",
             self.state(),
             self.setup.policies,
             places.images,
             self.setup.pool,
+            self.setup.links,
             self.setup.drain,
             self.setup.limits
         );

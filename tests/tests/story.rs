@@ -111,7 +111,11 @@ fn story(heading: &str) -> Vec<Shown> {
 
 /// Runs each command as it is told.
 fn play(story: &[Shown]) {
-    let Some(mut services) = Services::start(Setup::default()) else {
+    let setup = Setup {
+        links: "127.0.0.1:0",
+        ..Setup::default()
+    };
+    let Some(mut services) = Services::start(setup) else {
         return;
     };
     let folder = tempfile::tempdir().unwrap();

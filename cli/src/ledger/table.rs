@@ -32,7 +32,7 @@ fn row(entry: &LedgerEntry) -> Vec<Cell> {
         &document.execution_id
     };
     let paint = match document.kind.as_str() {
-        "refused" | "erased" | "reviewed" => Style::yellow,
+        "refused" | "erased" | "reviewed" | "downloaded" => Style::yellow,
         _ => Style::dim,
     };
     vec![
@@ -62,6 +62,7 @@ fn what(document: &EntryDocument) -> String {
         }
         "session_created" => document.policy.clone(),
         "reviewed" => reviewed(document),
+        "downloaded" => format!("{} {}", document.artifact_id, document.message),
         _ => document.message.clone(),
     }
 }

@@ -74,6 +74,11 @@ pub(super) fn entry(found: Found) -> v1::LedgerEntry {
             entry.review = review.unwrap_or_default().into();
             entry.message = reviewed.message;
         }
+        Content::Downloaded(downloaded) => {
+            name(&mut entry, downloaded.user, downloaded.origin);
+            entry.artifact_id = String::from(downloaded.artifact);
+            entry.message = format!("by {} until {}", downloaded.way, day(downloaded.expire_time));
+        }
         Content::Other => {}
     }
     entry

@@ -2,6 +2,8 @@
 //!
 //! Each problem is a line of its own that names the key, its value, and what would be accepted.
 
+mod links;
+
 use std::path::Path;
 
 use nix::unistd::Group;
@@ -27,7 +29,7 @@ const RETENTION_MAX_MS: u64 = 90 * 86_400_000;
 
 impl Config {
     /// Checks what can be checked without looking at the host.
-    pub(super) fn check(&self) -> Result<(), String> {
+    pub fn check(&self) -> Result<(), String> {
         let limits = &self.limits;
         let mut problems: Vec<String> = [
             range("limits.running", limits.running, 10_000),
@@ -63,6 +65,7 @@ impl Config {
         }
         problems.extend(self.inputs.problems());
         problems.extend(self.artifacts.problems());
+        problems.extend(self.links.problems());
         if self.policies.is_empty() {
             problems.push("policies: names no directory; at least one is needed".to_owned());
         }

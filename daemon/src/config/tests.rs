@@ -106,6 +106,30 @@ fn a_value_that_is_not_accepted_is_named_with_its_key_and_what_would_be() {
             "[inputs]\nretention_max = \"91d\"",
             "inputs.retention_max: 91d is not in 1ms to 90d",
         ),
+        (
+            "[links]\nlisten = \"192.0.2.1:80\"",
+            "links.listen: 192.0.2.1:80 is no loopback address, and nothing is encrypted there: listen at 127.0.0.1 \
+             behind a server that encrypts, or set links.unsafe_any_address",
+        ),
+        (
+            "[links]\nlisten = \"/run/l\"",
+            "links.public: is empty, and nobody can follow a link to links.listen, /run/l; give the URL of the server in \
+             front of it",
+        ),
+        (
+            "[links]\nlisten = \"0.0.0.0:80\"\nunsafe_any_address = true",
+            "links.public: is empty, and nobody can follow a link to links.listen, 0.0.0.0:80; give the URL of the server \
+             in front of it",
+        ),
+        (
+            "[links]\nlifetime_max = \"8d\"",
+            "links.lifetime_max: 8d is not in 1s to 7d",
+        ),
+        (
+            "[links]\nlifetime = \"2h\"",
+            "links.lifetime: 2h is not in 1s to 1h, links.lifetime_max",
+        ),
+        ("[links]\nconnections = 0", "links.connections: 0 is not in 1 to 10000"),
         ("[pool]\nsessions = 1001", "pool.sessions: 1001 is not in 0 to 1000"),
         ("[pool]\nidle = 0", "pool.idle: 0s is not in 1s to 1d"),
         ("policies = []", "policies: names no directory; at least one is needed"),
@@ -178,4 +202,38 @@ fn standalone_keeps_everything_in_its_directory() {
     assert_eq!(config.input_records(), Path::new("/x/inputs"));
     assert_eq!(config.images, Path::new("/i"));
     assert_eq!(config.pool.sessions, 0);
+}
+
+#[test]
+fn links_begin_with_a_url_and_nothing_else() {
+    let read = |url: &str| Config::parse(&format!("[links]\npublic = {url:?}"));
+    for url in [
+        "https://files.example.org",
+        "http://[::1]:80/a/b/",
+        "https://h:8443/x",
+        "",
+    ] {
+        assert_eq!(read(url).unwrap().links.public, url);
+    }
+    let long = format!("https://h/{}", "x".repeat(1024));
+    for url in [
+        "files.example.org",
+        "ftp://h",
+        "https://",
+        "https:///a",
+        "https://user@h",
+        "https://h/?a",
+        "https://h/#a",
+        "https://h/a b",
+        "https://h:x",
+        &long,
+    ] {
+        let error = read(url).unwrap_err();
+        assert!(
+            error.starts_with("links.public: ") && error.contains("no beginning of a URL"),
+            "{error}"
+        );
+    }
+    let elsewhere = "[links]\nlisten = \"192.0.2.1:80\"\nunsafe_any_address = true";
+    assert!(Config::parse(elsewhere).is_ok());
 }

@@ -11,8 +11,8 @@ use brig_jailer::ids::Id;
 use super::chain::{Head, Link};
 use super::names::part;
 use super::record::{
-    Accept, ArtifactReviewed, Body, Erased, Finish, Keep, Made, Refused, Requested, Reviewed, SessionClosed,
-    SessionOpened, to_millis,
+    Accept, ArtifactReviewed, Body, Downloaded, Erased, Finish, Keep, Made, Refused, Requested, Reviewed,
+    SessionClosed, SessionOpened, to_millis,
 };
 use super::requests::{self, New};
 use crate::output::cut_text;
@@ -39,6 +39,7 @@ pub(super) enum Entry {
     Erased(Box<Erased>),
     Reviewed(Box<Reviewed>),
     ArtifactReviewed(Arc<ArtifactReviewed>),
+    Downloaded(Box<Downloaded>),
 }
 
 /// Why one entry of a group was not written.
@@ -92,6 +93,7 @@ impl Entry {
             Self::Erased(erased) => pen.erased(erased).map(Ok),
             Self::Reviewed(reviewed) => pen.reviewed(reviewed),
             Self::ArtifactReviewed(reviewed) => pen.artifact_reviewed(reviewed).map(Ok),
+            Self::Downloaded(downloaded) => pen.downloaded(downloaded).map(Ok),
         }
     }
 
@@ -99,7 +101,12 @@ impl Entry {
     pub(super) fn needs_room(&self) -> bool {
         matches!(
             self,
-            Self::Accept(_) | Self::Refused(_) | Self::Opened(_) | Self::Reviewed(_) | Self::ArtifactReviewed(_)
+            Self::Accept(_)
+                | Self::Refused(_)
+                | Self::Opened(_)
+                | Self::Reviewed(_)
+                | Self::ArtifactReviewed(_)
+                | Self::Downloaded(_)
         )
     }
 }
@@ -342,6 +349,18 @@ impl Pen<'_> {
             .prepare_cached("INSERT INTO reviews (artifact, number) VALUES (?1, ?2)")?
             .execute(params![artifact, number])
             .map(|_| ())
+    }
+
+    fn downloaded(&mut self, downloaded: &Downloaded) -> rusqlite::Result<()> {
+        let columns = Columns {
+            kind: "downloaded",
+            execution: Some(downloaded.execution.as_str()),
+            session: Some(downloaded.session.as_str()),
+            tenant: &downloaded.tenant,
+            time_ms: to_millis(downloaded.time),
+            keep_names_ms: span(Keep::default().names_ms),
+        };
+        self.append(&columns, fields(downloaded)?).map(|_| ())
     }
 
     /// Appends an entry to the chain and gives its number.

@@ -9,7 +9,7 @@ use super::chain::Hash;
 use super::names::join;
 use super::read::body;
 use super::record::{
-    Accept, ArtifactReviewed, Erased, Finish, Origin, Refused, Reviewed, SessionClosed, SessionOpened,
+    Accept, ArtifactReviewed, Downloaded, Erased, Finish, Origin, Refused, Reviewed, SessionClosed, SessionOpened,
 };
 
 /// Which entries are wanted: those that match everything that is set.
@@ -80,6 +80,7 @@ pub enum Content {
     /// With who had asked.
     Reviewed(Box<Reviewed>, Origin),
     ArtifactReviewed(Box<ArtifactReviewed>),
+    Downloaded(Box<Downloaded>),
     /// Of a kind that this version does not write.
     Other,
 }
@@ -200,6 +201,7 @@ fn found(connection: &Connection, row: &Row<'_>) -> rusqlite::Result<(Found, usi
                 None => Content::Reviewed(Box::new(parse(&data, names)?), origin),
             }
         }
+        "downloaded" => Content::Downloaded(Box::new(parse(&data, names)?)),
         _ => Content::Other,
     };
     Ok((found, size))

@@ -278,6 +278,30 @@ pub struct ArtifactReviewed {
     pub time: SystemTime,
 }
 
+/// An artifact that may leave from now on, to others than the caller.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Downloaded {
+    pub artifact: Id,
+    pub execution: Id,
+    pub session: Id,
+    pub tenant: String,
+    /// Who asked for the link; from the identity of the connection.
+    #[serde(default)]
+    pub user: String,
+    /// Who asked for the execution.
+    #[serde(default)]
+    pub origin: Origin,
+    /// `link`.
+    pub way: String,
+    /// Until when, in milliseconds since 1970.
+    #[serde(with = "millis", rename = "expire_time_ms")]
+    pub expire_time: SystemTime,
+    pub sha256: String,
+    pub size_bytes: u64,
+    #[serde(with = "millis", rename = "time_ms")]
+    pub time: SystemTime,
+}
+
 /// Bodies and names that an operator had removed.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Erased {

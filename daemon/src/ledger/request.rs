@@ -8,8 +8,8 @@ use super::Answer;
 use super::entry::Entry;
 use super::query::Filter;
 use super::record::{
-    Accept, ArtifactReviewed, Erased, Finish, OpenEnds, Record, Refused, Requested, Reviewed, SessionClosed,
-    SessionOpened,
+    Accept, ArtifactReviewed, Downloaded, Erased, Finish, OpenEnds, Record, Refused, Requested, Reviewed,
+    SessionClosed, SessionOpened,
 };
 use super::removal::{Progress, Swept};
 
@@ -22,6 +22,7 @@ pub(super) enum Request {
     Erased(Box<Erased>, Answer<()>),
     Reviewed(Box<Reviewed>, Answer<()>),
     ArtifactReviewed(Arc<ArtifactReviewed>, Answer<()>),
+    Downloaded(Box<Downloaded>, Answer<()>),
     /// Removes some bodies and names, of entries after the one and up to the other.
     Erase(Box<Filter>, i64, i64, Answer<Progress>),
     /// Removes some of what may go at this time, in milliseconds since 1970.
@@ -76,6 +77,9 @@ impl Batch {
                 Request::Reviewed(reviewed, answer) => batch.finishes.push((Entry::Reviewed(reviewed), answer)),
                 Request::ArtifactReviewed(reviewed, answer) => {
                     batch.finishes.push((Entry::ArtifactReviewed(reviewed), answer));
+                }
+                Request::Downloaded(downloaded, answer) => {
+                    batch.finishes.push((Entry::Downloaded(downloaded), answer));
                 }
                 Request::Erase(filter, after, last, answer) => {
                     batch.removals.push(Removal::Erase(filter, after, last, answer));

@@ -143,6 +143,12 @@ impl Records {
         found.optional()
     }
 
+    /// Looks an artifact up, whoever it belongs to.
+    pub(super) fn find_any(&self, id: &Id) -> rusqlite::Result<Option<Record>> {
+        let mut statement = self.0.prepare_cached("SELECT * FROM artifacts WHERE artifact = ?1")?;
+        statement.query_row([id.as_str()], Record::read).optional()
+    }
+
     /// Some artifacts of a tenant, newest first, behind that which was made at a time under an id. Fewer than [`STEP`] are
     /// the last.
     pub(super) fn newest(&self, of: &Of, behind: Option<&Behind>) -> rusqlite::Result<Vec<Record>> {

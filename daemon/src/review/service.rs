@@ -14,7 +14,7 @@ use tonic::{Request, Response, Status};
 use super::decide::Ruling;
 use super::record::Record;
 use super::show::{self, Filter};
-use super::{ArtifactStore, ArtifactsError, download, watch};
+use super::{ArtifactStore, ArtifactsError, download, link, watch};
 use crate::artifacts::Review;
 use crate::calls::{note_refusal, to_its_end, with_role};
 use crate::clients::Named;
@@ -85,7 +85,7 @@ impl v1::artifacts_server::Artifacts for ArtifactsService {
         request: Request<v1::ArtifactsApproveRequest>,
     ) -> Result<Response<v1::ArtifactsApproveResponse>, Status> {
         let principal = with_role(&request, Role::Reviewer)?;
-        let reviewer = Reviewer::of(&request, principal);
+        let reviewer = Caller::of(&request, principal);
         let asked = request.into_inner();
         let mut fields = Fields::default();
         let sha256 = fields.sha256("sha256", &asked.sha256);
@@ -111,7 +111,7 @@ impl v1::artifacts_server::Artifacts for ArtifactsService {
         request: Request<v1::ArtifactsRejectRequest>,
     ) -> Result<Response<v1::ArtifactsRejectResponse>, Status> {
         let principal = with_role(&request, Role::Reviewer)?;
-        let reviewer = Reviewer::of(&request, principal);
+        let reviewer = Caller::of(&request, principal);
         let asked = request.into_inner();
         let decision = Asked {
             call: "Artifacts.Reject",
@@ -124,6 +124,16 @@ impl v1::artifacts_server::Artifacts for ArtifactsService {
         let record = decide(&self.0, reviewer, decision, Fields::default(), &asked).await?;
         let artifact = Some(show::show(&record));
         Ok(Response::new(v1::ArtifactsRejectResponse { artifact }))
+    }
+
+    async fn link(
+        &self,
+        request: Request<v1::ArtifactsLinkRequest>,
+    ) -> Result<Response<v1::ArtifactsLinkResponse>, Status> {
+        let principal = with_role(&request, Role::Runner)?;
+        let caller = Caller::of(&request, principal);
+        let linked = link::link(&self.0, caller, request.into_inner()).await?;
+        Ok(Response::new(linked))
     }
 
     async fn save(
@@ -162,11 +172,11 @@ impl v1::artifacts_server::Artifacts for ArtifactsService {
     }
 }
 
-/// Who decides.
-struct Reviewer {
-    principal: Arc<Principal>,
+/// Who decides, or asks for a link.
+pub(super) struct Caller {
+    pub(super) principal: Arc<Principal>,
     /// The name that is recorded: where the configuration has none, the number of the host's user.
-    user: String,
+    pub(super) user: String,
 }
 
 /// A decision that is asked for.
@@ -179,7 +189,7 @@ struct Asked<'a> {
     comment: &'a str,
 }
 
-impl Reviewer {
+impl Caller {
     fn of<T>(request: &Request<T>, principal: Arc<Principal>) -> Self {
         let named = request.extensions().get::<Arc<Named>>();
         let user = match named {
@@ -192,7 +202,7 @@ impl Reviewer {
 
 async fn decide(
     host: &Arc<Host>,
-    reviewer: Reviewer,
+    reviewer: Caller,
     asked: Asked<'_>,
     mut fields: Fields,
     payload: &(impl Message + Clone + 'static),

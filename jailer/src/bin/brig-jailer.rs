@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use brig_jailer::host::{Entrance, Grace, Places, check, report, serve};
-use brig_jailer::service::activation::{self, Wanted};
+use brig_jailer::service::activation::{self, Place, Wanted};
 use brig_jailer::service::log::{self, LogFormat};
 use brig_jailer::service::notify::Notifier;
 use brig_jailer::sys;
@@ -125,11 +125,12 @@ fn run(options: Options) -> Result<(), Box<dyn std::error::Error>> {
 
 /// The socket that the service manager made.
 fn passed(path: &Path) -> Result<Option<OwnedFd>, activation::ActivationError> {
-    activation::take(Wanted {
+    let [socket] = activation::take([Wanted {
         name: "jailer",
         kind: SocketType::SEQPACKET,
-        path,
-    })
+        place: Place::Path(path),
+    }])?;
+    Ok(socket)
 }
 
 /// Makes the socket, for its owner alone.

@@ -5,8 +5,10 @@ use std::os::unix::fs::{PermissionsExt, chown};
 use brig_tests::bucket::{self, BUCKET, Server};
 use brig_tests::services::{Setup, UID};
 use brig_tests::spec::small;
-use brig_tests::{DEADLINE, Services, artifacts, eventually, host};
+use brig_tests::{DEADLINE, Services, artifacts, eventually, host, http};
+use hyper::Method;
 
+use crate::links::link;
 use crate::{artifact, id, sha256};
 
 /// More than one part of an upload. Source: `PART` of daemon/src/review/objects.rs.
@@ -19,6 +21,7 @@ fn configured(port: u16, credentials: &std::path::Path) -> Setup {
     );
     Setup {
         limits: table,
+        links: "127.0.0.1:0",
         ..Setup::default()
     }
 }
@@ -77,6 +80,11 @@ fn artifacts_go_into_a_bucket_once_it_is_there_and_come_out_of_it() {
         ..Default::default()
     };
     assert_eq!(artifacts::download(&services, part).unwrap(), b",b\n");
+    let url = link(&services, "out.csv");
+    let whole = http::get(&services, &url);
+    assert_eq!((whole.status, whole.body == bytes), (200, true));
+    let part = http::ask(&services, Method::GET, &url, &[("range", "bytes=-3")]);
+    assert_eq!((part.status, part.body.as_slice()), (206, &b",b\n"[..]));
     // What must be reviewed never leaves the host.
     services
         .run(small("open('other.py', 'w').write('print(2)\\n')"))
@@ -101,7 +109,11 @@ fn artifacts_go_into_a_bucket_once_it_is_there_and_come_out_of_it() {
         None => Ok(()),
         Some(_) => Err(server.list()),
     });
+    assert_eq!(http::get(&services, &url).status, 410);
+    let url = link(&services, "next.csv");
     drop(server);
+    let away = http::get(&services, &url);
+    assert_eq!((away.status, away.header("retry-after")), (503, "1"));
     let refused = artifacts::bytes(&services, id(&artifact(&services, "next.csv"))).unwrap_err();
     assert_eq!(refused.reason, "STORE_UNAVAILABLE", "{refused:?}");
     assert!(!services.log(brig_tests::Service::Daemon).contains("canary-secret"));

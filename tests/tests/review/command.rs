@@ -3,7 +3,7 @@
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::CommandExt;
 
-use brig_tests::{Brig, Daemon, daemon};
+use brig_tests::{Brig, Daemon, daemon, http};
 use serde_json::{Value, json};
 
 use crate::sha256;
@@ -15,6 +15,8 @@ const STRANGER: u32 = 65_503;
 
 const CLIENTS: &str = "
 socket_mode = \"0666\"
+[links]
+listen = \"127.0.0.1:0\"
 [[client]]
 uid = 0
 [[client]]
@@ -129,6 +131,31 @@ fn who_runs_code_does_not_review_it_and_who_reviews_has_no_need_to_run() {
         swept.json(),
         json!({"expired": 0, "expired_bytes": 0, "kept": 0, "kept_bytes": 0, "dry_run": true})
     );
+}
+
+#[test]
+fn who_runs_code_links_to_what_may_leave_of_their_tenant() {
+    let Some(daemon) = tenants() else { return };
+    let id = leave(&daemon);
+    let link = |uid: u32, rest: &[&str]| brig(&daemon, uid, &[&["artifact", "link", &id], rest].concat());
+    link(RUNNER, &[]).expect(77);
+    let hash = sha256(b"print(1)\n");
+    brig(&daemon, REVIEWER, &["artifact", "approve", &id, "--sha256", &hash]).expect(0);
+    link(REVIEWER, &[]).expect(77);
+    let refused = link(STRANGER, &[]).expect(2);
+    assert!(refused.stderr.contains("no artifact"), "{}", refused.stderr);
+    let url = link(RUNNER, &["--lifetime", "1m"]).expect(0).text();
+    assert_eq!(http::get(&daemon, url.trim_end()).body, b"print(1)\n");
+    let document = link(RUNNER, &["-o", "json"]).expect(0).json();
+    assert_eq!(
+        [&document["artifact_id"], &document["disposition"]],
+        [&json!(id), &json!("attachment")]
+    );
+    let url = document["url"].as_str().unwrap();
+    assert!(url.starts_with("http://127.0.0.1:") && document["expire_time"].is_string());
+    assert!(!url.contains("blue") && !url.contains(&id), "{url}");
+    link(RUNNER, &["--inline"]).expect(77);
+    link(RUNNER, &["--lifetime", "2h"]).expect(2);
 }
 
 #[test]

@@ -4,8 +4,10 @@
 mod bucket;
 mod command;
 mod flow;
+mod followed;
 mod gate;
 mod killed;
+mod links;
 
 use brig_proto::v1::{ArtifactRecord, ArtifactsListRequest, LedgerEntry, LedgerEntryKind, LedgerListRequest};
 use brig_tests::{Client, artifacts};

@@ -15,7 +15,7 @@ use brig_daemon::jailer::Jailer;
 use brig_daemon::listener;
 use brig_daemon::options::StartError;
 use brig_daemon::run::kept::adopt::adopt;
-use brig_daemon::server::{self, Ending};
+use brig_daemon::server::{self, Ending, Listeners};
 use brig_jailer::units::Span;
 use brig_proto::v1::execution_event::Event;
 use brig_proto::v1::execution_spec::Work;
@@ -115,11 +115,14 @@ async fn serve(config: &Config, socket: OwnedFd, ending: Ending) -> (Cancellatio
     let (jailer, held) = Jailer::start(socket).await.unwrap();
     let host = server::open(config, jailer).unwrap();
     adopt(&host, held).await.unwrap();
-    let listener = listener::bind(config).unwrap();
+    let listeners = Listeners {
+        clients: listener::bind(config).unwrap(),
+        links: None,
+    };
     let shutdown = CancellationToken::new();
     let served = tokio::spawn({
         let shutdown = shutdown.clone();
-        async move { server::run(listener, host, shutdown, ending).await }
+        async move { server::run(listeners, host, shutdown, ending).await }
     });
     (shutdown, served)
 }

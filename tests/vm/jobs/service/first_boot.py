@@ -7,6 +7,7 @@ import pwd
 import signal
 import subprocess
 import time
+import urllib.request
 
 from machine import (CONFIGURATION, DEADLINE, OUT, POLICIES, SERVICES, SOCKETS, Case, client, exposure, ledger, process, run,
                      shell, show, state, traces)
@@ -28,7 +29,7 @@ class Start(Case):
         self.assertIn('sessions', show('brig-jailer.service', 'StatusText'))
 
     def test_the_units_have_no_fault(self):
-        self.ends(run('systemd-analyze', 'verify', 'brig.slice', *SERVICES, *SOCKETS), 0, '')
+        self.ends(run('systemd-analyze', 'verify', 'brig.slice', 'brigd-links.socket', *SERVICES, *SOCKETS), 0, '')
 
     def test_the_installed_configuration_is_sound(self):
         self.does('/usr/lib/brig/brigd', '--check-config')
@@ -165,6 +166,28 @@ class Reload(Case):
         self.policy.parent.rmdir()
         self.does('systemctl', 'reload', 'brigd')
         self.ends(self.runs_with_it(), 2)
+
+
+class Links(Case):
+    def test_a_link_is_followed_at_a_socket_that_brigd_could_not_make(self):
+        self.configure('listen = ""', 'listen = "127.0.0.1:8417"')
+        self.does('systemctl', 'enable', 'brigd-links.socket')
+        self.does('systemctl', 'stop', 'brigd')
+        self.does('systemctl', 'start', 'brigd-links.socket', 'brigd')
+        self.ends(client('run', '-q', '--template', 'base', '--', 'sh', '-c', 'echo a,b >linked.csv'), 0)
+        artifacts = json.loads(client('artifact', 'list', '-o', 'json').stdout)['artifacts']
+        [found] = [artifact['artifact_id'] for artifact in artifacts if artifact['path'] == 'linked.csv']
+        link = self.ends(client('artifact', 'link', found), 0).stdout.strip()
+        self.assertTrue(link.startswith('http://127.0.0.1:8417/artifact/'), link)
+        for _ in range(2):
+            self.assertEqual(urllib.request.urlopen(link, timeout=DEADLINE).read(), b'a,b\n')
+            self.does('systemctl', 'restart', 'brigd')
+
+    def test_no_links_are_served_where_they_are_not_wanted_any_more(self):
+        self.configure('listen = "127.0.0.1:8417"', 'listen = ""')
+        self.does('systemctl', 'disable', '--now', 'brigd-links.socket')
+        self.does('systemctl', 'restart', 'brigd')
+        self.serves()
 
 
 class Stop(Case):
