@@ -67,6 +67,8 @@ build: deps
 	cargo build --release --bin brig --bin brigd --bin brig-jailer
 	RUSTFLAGS='-C target-feature=+crt-static' cargo build --profile jail --target $(STATIC) -p brig-jailer \
 	    --bin brig-init --bin brig-files --no-default-features --features files
+	cargo rustc --profile jail --target $(STATIC) -p brig-fork --features library --crate-type cdylib -- \
+	    -C link-arg=-nostdlib -C link-arg=-nostartfiles
 
 stage: build
 	@install -d -m 755 $(STAGE)/programs $(STAGE)/policies/syscalls
@@ -74,7 +76,8 @@ stage: build
 	    $(addprefix $(TARGET)/$(STATIC)/jail/,brig-init brig-files) $(STAGE)/programs
 	@install -m 644 policies/*.toml $(STAGE)/policies
 	@install -m 644 policies/syscalls/*.toml $(STAGE)/policies/syscalls
-	@$(STAGE)/programs/brig template layer $(STAGE)/kernel --source rootfs/kernel --quiet
+	@$(STAGE)/programs/brig template layer $(STAGE)/kernel --source rootfs/kernel \
+	    --library $(TARGET)/$(STATIC)/jail/libbrig_fork.so --quiet
 	@rm -rf $(STAGE)/templates && cp -r rootfs/templates $(STAGE)/templates
 	@{ echo '#!/bin/sh'; echo '# The brig of this stage, with its own policies and programs.'; \
 	    echo 'export BRIG_PROGRAMS=$(BRIG_PROGRAMS) BRIG_POLICIES=$(BRIG_POLICIES) BRIG_KERNEL=$(BRIG_KERNEL)'; \

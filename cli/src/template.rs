@@ -92,6 +92,9 @@ pub(crate) struct LayerArguments {
     #[arg(long, value_name = "DIR", default_value = DEFAULT_WHEELS)]
     wheels: PathBuf,
 
+    /// The library that forks interpreters into sessions (libbrig_fork.so); without it each session starts its own.
+    #[arg(long, value_name = "FILE")]
+    library: Option<PathBuf>,
     /// Looks up the wheels of layer.toml and writes layer.lock instead.
     #[arg(long, conflicts_with = "target")]
     lock: bool,
@@ -218,6 +221,7 @@ fn layer(arguments: &LayerArguments, screen: &mut Screen) -> Result<Exit, Failur
                 source: arguments.source.clone(),
                 target: target.clone(),
                 wheels: arguments.wheels.clone(),
+                library: arguments.library.clone(),
             };
             brig_rootfs::build_layer(&options, &progress).map(|_| target.clone())
         }

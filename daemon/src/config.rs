@@ -83,6 +83,23 @@ pub struct PoolLimits {
     pub sessions: usize,
     /// How long some wait of a kind that nobody asks for; 1 s to 1 day.
     pub idle: Span,
+    /// Who gets sessions that one zygote has forked.
+    pub share: Share,
+    /// How long a zygote is used; 1 minute to 7 days.
+    pub rotate: Span,
+}
+
+/// Who gets sessions of one zygote: who controls a zygote controls its sessions, and they have the layout of their memory
+/// and the seed of their hashes in common.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Share {
+    /// Each tenant has zygotes of its own.
+    Tenant,
+    /// Tenants of one class have zygotes in common.
+    Class,
+    /// All have.
+    All,
 }
 
 /// How much clients may keep as input records, and for how long.
@@ -249,6 +266,8 @@ impl Default for PoolLimits {
         Self {
             sessions: 2,
             idle: Span::from_secs(600),
+            share: Share::Tenant,
+            rotate: Span::from_secs(3600),
         }
     }
 }

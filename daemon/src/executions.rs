@@ -301,7 +301,7 @@ impl ExecutionsService {
         let sha256 = *turned.sha256.get_or_insert_with(|| digest(&sent, &job));
         // Who is to wait, or was served before, needs none.
         if host.queue.has_room() && !host.registry.knows(principal, job.request.as_ref()) {
-            host.pool.serve(&mut job);
+            host.pool.serve(&mut job, principal);
         }
         let execution = Execution::new(&job, spec, sha256, Arc::clone(principal), None);
         self.enter(Arc::new(execution), job).await

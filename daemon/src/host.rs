@@ -183,6 +183,7 @@ impl v1::host_server::Host for HostService {
                 starts: host.pool.starts(),
                 waiting: host.pool.waiting() as u64,
                 failed_ahead: host.pool.failures(),
+                failed_zygotes: host.pool.zygote_failures(),
                 ..HostLoad::default()
             }),
             ..v1::HostGetResponse::default()

@@ -59,6 +59,30 @@ pub struct Warm<'a> {
     pub code: Option<&'a str>,
     /// As in [`Run`].
     pub threads: u32,
+    /// Whether it shall be forked into sessions then.
+    pub zygote: bool,
+}
+
+/// The most that is read of what an interpreter says that was asked to be a zygote, in bytes.
+pub const SAID_MAX: usize = 16 * 1024;
+
+/// Reads what an interpreter says that was asked to be a zygote: that it is one, or why not.
+pub fn zygote_said(bytes: &[u8]) -> Result<(), String> {
+    #[derive(Deserialize)]
+    struct Said {
+        ev: String,
+        message: Option<String>,
+    }
+    let body = bytes.split_first_chunk().and_then(|(length, rest)| {
+        let length = usize::try_from(u32::from_le_bytes(*length)).ok()?;
+        rest.get(..length)
+    });
+    let said: Option<Said> = body.and_then(|body| serde_json::from_slice(body).ok());
+    match said {
+        Some(Said { ev, .. }) if ev == "zygote" => Ok(()),
+        Some(Said { message: Some(why), .. }) => Err(crate::output::cut_text(&why, 500).to_owned()),
+        _ => Err("it says something else than was asked".to_owned()),
+    }
 }
 
 /// Writes the request that comes before the one of an execution as its frame.

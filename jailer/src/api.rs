@@ -22,7 +22,7 @@ use crate::ids::Id;
 use crate::step::StepError;
 
 /// The version of these messages; the two ends must agree on it.
-pub const VERSION: u32 = 4;
+pub const VERSION: u32 = 5;
 
 /// The largest memo of an execution, in bytes.
 pub const MEMO_MAX: usize = 32 * 1024;
@@ -108,9 +108,33 @@ pub struct Make {
     /// Whether it waits until somebody takes it. Its programs have the processor time that no other session wants then;
     /// it is refused where memory is short, and closed where a session that somebody wants needs its place.
     pub waiting: bool,
+    /// Whose zygote may fork programs into it.
+    pub dock: Dock,
     /// What `brigd` wants to know about a held session when it comes back; opaque, at most
     /// [`SESSION_MEMO_MAX`] bytes.
     pub memo: Vec<u8>,
+}
+
+/// Sessions that a zygote can fork programs into, and the one that it lives in: their user namespaces have one owner.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Dock {
+    /// No zygote can reach it.
+    None,
+    /// It is there for a zygote alone, which is to be started in it.
+    Own,
+    /// The zygote of another session can.
+    Of(Id),
+}
+
+/// How a program is started.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Start {
+    /// By pid 1 of its session.
+    Exec,
+    /// As the zygote of its session, outside of the session's user namespace.
+    Zygote,
+    /// By the zygote of its session's dock, which forks.
+    Fork,
 }
 
 /// How much a session may use.
@@ -140,6 +164,7 @@ pub struct Spawn {
     /// New name of the execution, unique within the session.
     pub execution: Id,
     pub work: Work,
+    pub start: Start,
     /// Variables beside those of the template; the names must be allowed by the policy.
     pub environment: Vec<(Vec<u8>, Vec<u8>)>,
     /// Whether the caller will write to stdin; otherwise it is closed (at end of file from the start).

@@ -11,6 +11,8 @@
 //!         EXECUTION/  one leaf per program, with a little less memory
 //! ```
 //!
+//! A zygote's session and those that it forks into have one more group above them, `dock-SESSION/`.
+//!
 //! The version 2 tree tracks and kills (`cgroup.kill`, `cgroup.events`) on every host. Limits sit there too where it
 //! has the controllers; on hybrid hosts the same folders exist in the version 1 hierarchies of memory, cpu and pids.
 //!
@@ -20,11 +22,13 @@
 //!
 //! Kernel: 5.14 (`cgroup.kill`). Source: Documentation/admin-guide/cgroup-v2.rst, cgroup-v1/.
 
+mod dock;
 mod iomax;
 mod layout;
 mod limits;
 mod session;
 
+pub use dock::DockGroup;
 pub use iomax::{Disk, IoPlan, NoDisk};
 pub use layout::{Controllers, Layout, LayoutError, NEEDED};
 pub use limits::Limits;

@@ -12,6 +12,7 @@ mod blueprint;
 mod client;
 mod clock;
 mod disks;
+mod docks;
 mod doctor;
 mod events;
 mod executions;

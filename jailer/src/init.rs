@@ -8,6 +8,7 @@
 //! When the jailer is gone (end of the control socket) it exits, and the kernel kills all that is left in the jail.
 
 mod jail;
+mod lend;
 mod mounts;
 mod program;
 mod serve;

@@ -19,6 +19,8 @@ pub const WORKSPACES: &str = "/run/workspaces";
 pub const GUEST_UID: u32 = 1000;
 /// The user of the file helper, and its group.
 pub const FILES_UID: u32 = 999;
+/// The user of a zygote, and its group.
+pub const ZYGOTE_UID: u32 = 2000;
 /// The working directory.
 pub const HOME: &str = "/home/user";
 
@@ -110,8 +112,15 @@ pub enum ToInit {
     Mapped,
     /// Descriptors: those of the file helper's leaf (see [`ToInit::Spawn`]).
     Plan(Box<Plan>),
-    /// Starts a program. Descriptors: the leaf's version 2 directory, then its version 1 `tasks` files, if any.
+    /// Starts a program. Descriptors: the leaf's version 2 directory, then its version 1 `tasks` files, if any; behind them
+    /// a zygote's socket.
     Spawn(Box<Program>),
+    /// Gets everything ready for a program that another process starts: [`FromInit::Lent`] is the answer.
+    Lend(Box<Program>),
+    /// The program was started by somebody else, and is a child of pid 1 by now.
+    Adopt { execution: Id, pid: i32 },
+    /// Nobody starts the program.
+    TakeBack { execution: Id, error: StepError },
     /// Sends a signal to the main process of an execution, or to its process group.
     Signal { execution: Id, signal: i32, group: bool },
     /// Starts a file helper in place of the last one, which is dead. Descriptors: as with the plan.
@@ -132,6 +141,15 @@ pub struct Program {
     pub terminal: Option<(u16, u16)>,
     /// Whether descriptors 3 and 4 are pipes from and to the caller.
     pub kernel: bool,
+    /// Of a zygote: what it has in place of what the plan says for guests.
+    pub zygote: Option<Zygote>,
+}
+
+/// What is different for a zygote: it is a kernel with a user of its own that can't write anything but /tmp and the like,
+/// and a wider filter and wider rules, which its children narrow. Descriptor 5 is its socket to the jailer.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Zygote {
+    pub filter: Vec<Vec<u8>>,
 }
 
 /// From brig-init to the jailer.
@@ -143,8 +161,12 @@ pub enum FromInit {
     Files,
     /// A step failed; the process ends.
     Failed(StepError),
-    /// The program runs. Descriptors: the terminal, or stdin, stdout, stderr, then the kernel's request pipe and frame pipe, as far as asked for.
+    /// The program runs. Descriptors: the terminal, or stdin, stdout, stderr, then the kernel's request pipe and frame pipe, as far as asked for; of a zygote the session's user and pid namespaces too.
     Spawned { execution: Id, pid: u32 },
+    /// What somebody else needs to start a program. Descriptors: the session's namespaces (user, mnt, pid, net, ipc, uts,
+    /// cgroup), the program's ends of stdin, stdout, stderr and the kernel's two pipes, the Landlock rules, and the pipe
+    /// for the report of a step that failed.
+    Lent { execution: Id },
     /// The program did not start.
     SpawnFailed { execution: Id, error: StepError },
     /// The main process of an execution ended: exit code, or the signal negated.

@@ -28,6 +28,8 @@ use crate::policy::{LoadError, Trust, hex, list, nearest, read_text};
 
 /// The group that belongs to pid 1; no policy may name it.
 const INIT: &str = "init";
+/// The group that belongs to zygotes; no policy may name it.
+const ZYGOTE: &str = "zygote";
 /// The group that every program needs, pid 1 too.
 const BASE: &str = "base";
 
@@ -51,8 +53,8 @@ pub struct Filter {
 pub enum SeccompError {
     #[error("no syscall group named {name:?}{}; there are: {}", meant(.name, .existing), .existing.join(", "))]
     UnknownGroup { name: String, existing: Vec<String> },
-    #[error("the syscall group \"init\" belongs to the first process of a jail, no policy may name it")]
-    Reserved,
+    #[error("the syscall group {0:?} belongs to Brig's own processes in a jail, no policy may name it")]
+    Reserved(String),
     #[error("syscall filter {name}: {source}")]
     Backend {
         name: String,
@@ -100,7 +102,10 @@ impl Groups {
 
     /// Lists the names that a policy may use.
     pub fn names(&self) -> impl Iterator<Item = &str> {
-        self.0.keys().map(String::as_str).filter(|name| *name != INIT)
+        self.0
+            .keys()
+            .map(String::as_str)
+            .filter(|name| ![INIT, ZYGOTE].contains(name))
     }
 
     /// Compiles the filter of a policy's guests.
@@ -116,11 +121,28 @@ impl Groups {
         compile(&format!("{policy}-{INIT}"), allowed)
     }
 
+    /// Compiles the filter of a zygote whose children are guests of this policy.
+    pub fn compile_zygote(&self, policy: &str, groups: &[String]) -> Result<Filter, SeccompError> {
+        let mut allowed = self.allowed(groups)?;
+        self.add(&mut allowed, BASE)?;
+        self.add(&mut allowed, ZYGOTE)?;
+        compile(&format!("{policy}-{ZYGOTE}"), allowed)
+    }
+
+    /// Compiles the filter of pid 1 of the session that a zygote lives in: filters are inherited.
+    pub fn compile_keeper(&self, policy: &str, groups: &[String]) -> Result<Filter, SeccompError> {
+        let mut allowed = self.allowed(groups)?;
+        for group in [BASE, INIT, ZYGOTE] {
+            self.add(&mut allowed, group)?;
+        }
+        compile(&format!("{policy}-keeper"), allowed)
+    }
+
     fn allowed(&self, groups: &[String]) -> Result<Allowed, SeccompError> {
         let mut allowed = Allowed::new();
         for name in groups {
-            if name == INIT {
-                return Err(SeccompError::Reserved);
+            if [INIT, ZYGOTE].contains(&name.as_str()) {
+                return Err(SeccompError::Reserved(name.clone()));
             }
             self.add(&mut allowed, name)?;
         }

@@ -52,7 +52,9 @@ steps! {
     Shed => "shed",
     /// The file helper runs.
     FilesHelper => "files-helper",
-    // By the child of brig-init, once per program.
+    // By the child of brig-init, or of a zygote, once per program.
+    /// A zygote has joined the session's namespaces and forked.
+    Fork => "fork",
     /// The program's own cgroup is joined.
     JoinLeaf => "join-leaf",
     /// A session of its own, without a terminal.

@@ -27,7 +27,7 @@ pub const INLINE_MAX: usize = 60 * 1024;
 /// The largest body at all, in bytes: argument lists and plans with filters fit many times.
 pub const BODY_MAX: usize = 4 * 1024 * 1024;
 /// The most descriptors in one message.
-pub const FDS_MAX: usize = 16;
+pub const FDS_MAX: usize = 24;
 
 const INLINE: u8 = 0;
 const MEMFD: u8 = 1;
@@ -160,7 +160,8 @@ pub fn sealed_memfd(name: &str, bytes: &[u8]) -> io::Result<OwnedFd> {
     Ok(memfd)
 }
 
-fn send_packet(socket: BorrowedFd<'_>, head: &[u8], body: &[u8], fds: &[BorrowedFd<'_>]) -> io::Result<()> {
+/// Sends a packet as it is.
+pub fn send_packet(socket: BorrowedFd<'_>, head: &[u8], body: &[u8], fds: &[BorrowedFd<'_>]) -> io::Result<()> {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(FDS_MAX))];
     let mut ancillary = SendAncillaryBuffer::new(&mut space);
     if !fds.is_empty() && !ancillary.push(SendAncillaryMessage::ScmRights(fds)) {

@@ -22,6 +22,9 @@ const RELOCK: &str = "brig template layer --lock";
 /// In a layer: the hash over all that it was made from.
 const RECORD: &str = ".inputs";
 
+/// In a layer: [`LayerOptions::library`].
+const LIBRARY: &str = "libbrig_fork.so";
+
 /// Raised when the same inputs lead to another layer.
 const BUILDER: &str = "1";
 
@@ -34,6 +37,8 @@ pub struct LayerOptions {
     pub target: PathBuf,
     /// Where wheels are kept, so that the network is needed once.
     pub wheels: PathBuf,
+    /// The library that forks interpreters into sessions (crate brig-fork). Without it there are no zygotes.
+    pub library: Option<PathBuf>,
 }
 
 /// Puts the layer together; false if it was there already.
@@ -47,7 +52,8 @@ pub fn build_layer(options: &LayerOptions, progress: &Progress) -> Result<bool> 
     let wanted = Wanted::pure(&python, &options.source, RELOCK);
     let lock = wheels::read_lock(wanted)?;
     let modules = modules(&options.source)?;
-    let inputs = inputs(&modules, &lock)?;
+    let parts: Vec<PathBuf> = modules.iter().chain(&options.library).cloned().collect();
+    let inputs = inputs(&parts, &lock)?;
     if fs::read_to_string(options.target.join(RECORD)).is_ok_and(|made_of| made_of == inputs) {
         return Ok(false);
     }
@@ -58,6 +64,9 @@ pub fn build_layer(options: &LayerOptions, progress: &Progress) -> Result<bool> 
     for module in &modules {
         let copy = part.join(module.strip_prefix(&options.source).unwrap_or(module));
         fs::copy(module, &copy).doing("copy", module)?;
+    }
+    if let Some(library) = &options.library {
+        fs::copy(library, part.join(LIBRARY)).doing("copy", library)?;
     }
     let mut log = Log::create(&part.with_file_name(format!(".{name}.log")))?;
     progress.step("packages of the kernel layer", || {
@@ -171,6 +180,7 @@ mod tests {
             source,
             target: folder.join("layer"),
             wheels: folder.join("wheels"),
+            library: None,
         }
     }
 

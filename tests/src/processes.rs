@@ -14,7 +14,7 @@ pub struct Process {
     pub pid: u32,
     pub name: String,
     parent: u32,
-    start: u64,
+    pub start: u64,
 }
 
 impl Process {

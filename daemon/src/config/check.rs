@@ -24,6 +24,8 @@ const REVIEW_MAX_MS: u64 = 30 * 86_400_000;
 const POOL_MAX: usize = 1_000;
 /// How long a kind of them can be kept that nobody asks for, in milliseconds.
 const POOL_IDLE_MS: std::ops::RangeInclusive<u64> = 1_000..=86_400_000;
+/// How long a zygote may be used, in milliseconds.
+const POOL_ROTATE_MS: std::ops::RangeInclusive<u64> = 60_000..=604_800_000;
 /// The longest that an input can be kept, in milliseconds: what the API promises at most.
 const RETENTION_MAX_MS: u64 = 90 * 86_400_000;
 
@@ -62,6 +64,9 @@ impl Config {
         }
         if !POOL_IDLE_MS.contains(&self.pool.idle.millis()) {
             problems.push(format!("pool.idle: {} is not in 1s to 1d", self.pool.idle));
+        }
+        if !POOL_ROTATE_MS.contains(&self.pool.rotate.millis()) {
+            problems.push(format!("pool.rotate: {} is not in 1m to 7d", self.pool.rotate));
         }
         problems.extend(self.inputs.problems());
         problems.extend(self.artifacts.problems());

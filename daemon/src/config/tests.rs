@@ -132,6 +132,11 @@ fn a_value_that_is_not_accepted_is_named_with_its_key_and_what_would_be() {
         ("[links]\nconnections = 0", "links.connections: 0 is not in 1 to 10000"),
         ("[pool]\nsessions = 1001", "pool.sessions: 1001 is not in 0 to 1000"),
         ("[pool]\nidle = 0", "pool.idle: 0s is not in 1s to 1d"),
+        ("[pool]\nrotate = 59", "pool.rotate: 59s is not in 1m to 7d"),
+        (
+            "[pool]\nshare = \"nobody\"",
+            "unknown variant `nobody`, expected one of `tenant`, `class`, `all`",
+        ),
         ("policies = []", "policies: names no directory; at least one is needed"),
     ] {
         assert_eq!(Config::parse(text), Err(expected.to_owned()), "{text}");

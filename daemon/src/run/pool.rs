@@ -8,9 +8,10 @@
 
 mod maker;
 mod shelves;
+mod zygotes;
 
 use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
@@ -22,9 +23,10 @@ use tokio::sync::Notify;
 use tokio_util::task::TaskTracker;
 use tracing::{debug, warn};
 
-use crate::config::PoolLimits;
+use crate::config::{PoolLimits, Share};
 use crate::files::Files;
 use crate::jailer::{Jail, Process};
+use crate::principal::Principal;
 use crate::run::admit::{Image, Job, Work};
 use crate::run::approval::Approval;
 use crate::run::session::CLOSE;
@@ -41,6 +43,9 @@ const SETTINGS: [&str; 1] = ["matplotlibrc"];
 #[derive(Debug)]
 pub struct Pool {
     shelves: Mutex<Shelves<Kind, Waiting>>,
+    limits: Mutex<PoolLimits>,
+    /// Whether all zygotes are to be thrown away.
+    outdated: AtomicBool,
     /// Told when one was asked for.
     asked: Notify,
     /// What closes sessions that nobody wants.
@@ -49,11 +54,15 @@ pub struct Pool {
     cold: AtomicU64,
     pooled: AtomicU64,
     failed: AtomicU64,
+    /// Zygotes that could not be made, or could not fork.
+    zygotes_failed: AtomicU64,
 }
 
 /// What sessions that wait have in common.
 #[derive(Debug, Clone)]
 struct Kind {
+    /// Whose they are: a tenant, a class of tenants, or everybody's.
+    owner: String,
     policy: Arc<Policy>,
     template: Image,
     quantities: Quantities,
@@ -61,7 +70,7 @@ struct Kind {
 
 impl PartialEq for Kind {
     fn eq(&self, other: &Self) -> bool {
-        (&self.policy.name, &self.policy.hash) == (&other.policy.name, &other.policy.hash)
+        (&self.owner, &self.policy.name, &self.policy.hash) == (&other.owner, &other.policy.name, &other.policy.hash)
             && (&self.template, self.quantities) == (&other.template, other.quantities)
     }
 }
@@ -88,17 +97,23 @@ impl Pool {
     pub fn new(limits: PoolLimits) -> Arc<Self> {
         Arc::new(Self {
             shelves: Mutex::new(Shelves::new(limits.sessions, limits.idle.duration())),
+            limits: Mutex::new(limits),
+            outdated: AtomicBool::new(false),
             asked: Notify::new(),
             closing: TaskTracker::new(),
             cold: AtomicU64::new(0),
             pooled: AtomicU64::new(0),
             failed: AtomicU64::new(0),
+            zygotes_failed: AtomicU64::new(0),
         })
     }
 
     /// Gives a job a session that waits, with its names, if one fits.
-    pub fn serve(self: &Arc<Self>, job: &mut Job) {
-        let Some(kind) = Kind::of(job) else { return };
+    pub fn serve(self: &Arc<Self>, job: &mut Job, principal: &Principal) {
+        let share = self.limits().share;
+        let Some(kind) = Kind::of(job, share, principal) else {
+            return;
+        };
         let taken = self.lock().take(&kind, Instant::now());
         self.asked.notify_one();
         if let Some(waiting) = taken {
@@ -114,6 +129,8 @@ impl Pool {
     /// Takes other limits, and throws away what waits: policies and templates may be others.
     pub fn replace(&self, limits: PoolLimits) {
         self.lock().resize(limits.sessions, limits.idle.duration());
+        *self.limits.lock().unwrap_or_else(PoisonError::into_inner) = limits;
+        self.outdated.store(true, Ordering::SeqCst);
         self.empty();
     }
 
@@ -139,9 +156,22 @@ impl Pool {
         self.failed.load(Ordering::Relaxed)
     }
 
+    /// Zygotes that could not be made, or could not fork.
+    pub fn zygote_failures(&self) -> u64 {
+        self.zygotes_failed.load(Ordering::Relaxed)
+    }
+
+    fn zygote_failed(&self) {
+        self.zygotes_failed.fetch_add(1, Ordering::Relaxed);
+    }
+
     /// How many wait.
     pub fn waiting(&self) -> usize {
         self.lock().len()
+    }
+
+    fn limits(&self) -> PoolLimits {
+        *self.limits.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn put(self: &Arc<Self>, lacking: &Lacking<Kind>, made: Waiting) {
@@ -198,7 +228,7 @@ impl Pool {
 impl Kind {
     /// The kind of a job that asks for nothing that had to be known before: no names, variables, or input for the program,
     /// no limits but those of its policy, and no file that would have been found in the place of a module.
-    fn of(job: &Job) -> Option<Self> {
+    fn of(job: &Job, share: Share, principal: &Principal) -> Option<Self> {
         let policy = Arc::clone(&job.policy);
         let usual = policy.resolve(&RequestedLimits::default()).ok()?.0.quantities();
         let quantities = job.limits.quantities();
@@ -213,11 +243,23 @@ impl Kind {
             && quantities == usual
             && !job.inputs.iter().any(|input| is_read_at_import(&input.path));
         is_plain.then(|| Self {
+            owner: match share {
+                Share::Tenant => principal.tenant.clone(),
+                Share::Class => principal.class.clone(),
+                Share::All => String::new(),
+            },
             policy,
             template: job.template.clone(),
             quantities,
         })
     }
+}
+
+/// Whether a session or its program has ended.
+fn has_ended(process: &mut Process, jail: &mut Jail) -> bool {
+    let is_end = |event: &Event| matches!(event, Event::Closed { .. } | Event::Ended { .. });
+    let said = std::iter::from_fn(|| process.said().or_else(|| jail.said()));
+    said.into_iter().any(|message| is_end(&message.event))
 }
 
 fn is_read_at_import(path: &str) -> bool {
@@ -228,9 +270,7 @@ fn is_read_at_import(path: &str) -> bool {
 impl Waiting {
     /// Whether its session or its program has ended.
     fn has_ended(&mut self) -> bool {
-        let is_end = |event: &Event| matches!(event, Event::Closed { .. } | Event::Ended { .. });
-        let said = std::iter::from_fn(|| self.process.said().or_else(|| self.jail.said()));
-        said.into_iter().any(|message| is_end(&message.event))
+        has_ended(&mut self.process, &mut self.jail)
     }
 
     async fn close(&mut self) {
@@ -286,6 +326,30 @@ mod tests {
     }
 
     #[test]
+    fn tenants_have_what_they_share_and_nothing_else_in_common() {
+        let job = Job {
+            work: Work::Code {
+                source: String::new(),
+                filename: "main.py".to_owned(),
+                arguments: Vec::new(),
+            },
+            ..crate::run::testing::job("e1")
+        };
+        let who = |tenant: &str, class: &str| Principal {
+            tenant: tenant.to_owned(),
+            class: class.to_owned(),
+            ..(*crate::run::testing::principal()).clone()
+        };
+        let is_common = |share, one: &Principal, other: &Principal| {
+            Kind::of(&job, share, one).unwrap() == Kind::of(&job, share, other).unwrap()
+        };
+        let (one, two, three) = (who("one", "a"), who("two", "a"), who("three", "b"));
+        assert!(is_common(Share::Tenant, &one, &one) && !is_common(Share::Tenant, &one, &two));
+        assert!(is_common(Share::Class, &one, &two) && !is_common(Share::Class, &two, &three));
+        assert!(is_common(Share::All, &two, &three));
+    }
+
+    #[test]
     fn what_had_to_be_known_before_makes_a_job_one_of_no_kind() {
         let plain = || Job {
             work: Work::Code {
@@ -295,7 +359,8 @@ mod tests {
             },
             ..crate::run::testing::job("e1")
         };
-        assert!(Kind::of(&plain()).is_some());
+        let principal = crate::run::testing::principal();
+        assert!(Kind::of(&plain(), Share::All, &principal).is_some());
         let changes: [fn(&mut Job); 6] = [
             |job| job.named = true,
             |job| job.environment = vec![(b"A".to_vec(), b"b".to_vec())],
@@ -307,7 +372,7 @@ mod tests {
         for (number, change) in changes.iter().enumerate() {
             let mut job = plain();
             change(&mut job);
-            assert!(Kind::of(&job).is_none(), "{number}");
+            assert!(Kind::of(&job, Share::All, &principal).is_none(), "{number}");
         }
     }
 }

@@ -8,7 +8,7 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use brig_jailer::api::{End, Event, Exit, Make, Spawn, Work};
+use brig_jailer::api::{Dock, End, Event, Exit, Make, Spawn, Start, Work};
 use brig_jailer::files::wire::Put;
 use brig_jailer::policy::{Policy, RequestedLimits, Resolved, Scanner};
 use tokio::sync::oneshot;
@@ -147,6 +147,7 @@ async fn run(
         quantities: ground.limits.quantities(),
         held: false,
         waiting: false,
+        dock: Dock::None,
         memo: Vec::new(),
     };
     let made = make(jailer, order, jail).await;
@@ -171,6 +172,7 @@ async fn run(
             argv: command.into_iter().map(String::into_bytes).collect(),
             directory: None,
         },
+        start: Start::Exec,
         environment: Vec::new(),
         stdin: false,
         merge_stderr: true,

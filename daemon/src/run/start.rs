@@ -3,7 +3,7 @@
 use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
 
-use brig_jailer::api::{Enforced, Event, Make, Refusal, Spawn, Work as SpawnWork};
+use brig_jailer::api::{Dock, Enforced, Event, Make, Refusal, Spawn, Start, Work as SpawnWork};
 use brig_jailer::faults::{Point, point};
 use brig_jailer::files::wire::{Put, Time};
 use brig_jailer::step::Step;
@@ -193,6 +193,7 @@ fn one_shot(job: &Job) -> Make {
         quantities: job.limits.quantities(),
         held: false,
         waiting: false,
+        dock: Dock::None,
         memo: Vec::new(),
     }
 }
@@ -289,6 +290,7 @@ fn order(job: &Job, memo: Vec<u8>) -> Spawn {
                 directory: directory.clone(),
             },
         },
+        start: Start::Exec,
         environment: job.environment.clone(),
         stdin: (job.stdin.is_some() || job.stdin_open) && job.terminal.is_none(),
         // A terminal has one way out.

@@ -10,7 +10,8 @@ use rustix::fs::{Mode, OFlags};
 use super::iomax::{self, IoPlan};
 use super::limits::{self, Limits};
 use super::{
-    Cgroups, Controllers, layout, make_dir, read_file, read_keyed, remove_dir, remove_tree, sys_error, write_file,
+    Cgroups, Controllers, DockGroup, layout, make_dir, read_file, read_keyed, remove_dir, remove_tree, sys_error,
+    write_file,
 };
 use crate::api::{Lap, Quantities, Usage};
 use crate::files::wire::CHANNELS_MAX;
@@ -39,6 +40,8 @@ pub struct SessionGroups {
     directory: OwnedFd,
     /// The host uid that may clone into leaves.
     owner: u32,
+    /// The host gid of a zygote, which may do so too.
+    zygote: Option<u32>,
     guest: Limits,
     /// What each program may use by itself: less than all together by what the file helper needs, so that a program that
     /// runs out of memory is killed and not the helper.
@@ -81,8 +84,9 @@ impl Cgroups {
         quantities: &Quantities,
         owner: u32,
         io: Option<Box<IoPlan>>,
+        dock: Option<&DockGroup>,
     ) -> Result<SessionGroups, SysError> {
-        let session = PathBuf::from(id.as_str());
+        let session = dock.map_or_else(PathBuf::new, DockGroup::folder).join(id.as_str());
         let bases = self.bases();
         for base in &bases {
             make_dir(&base.join(&session))?;
@@ -105,6 +109,7 @@ impl Cgroups {
             session,
             directory,
             owner,
+            zygote: dock.map(|dock| dock.uid),
             guest,
             program,
             io,
@@ -132,7 +137,9 @@ impl SessionGroups {
             pids: self.guest.pids.map(|count| count.saturating_add(INIT_PIDS)),
         };
         self.no_swap = self.limit(&self.session.clone(), &ceiling)?;
-        self.own(&self.bases[0].join(&self.session))
+        let group = self.bases[0].join(&self.session);
+        self.own(&group)?;
+        self.admit_zygote(&group)
     }
 
     fn make_init(&self) -> Result<(), SysError> {
@@ -179,6 +186,16 @@ impl SessionGroups {
         std::os::unix::fs::chown(&file, Some(self.owner), None).map_err(|error| sys_error("chown", &file, &error))
     }
 
+    /// Lets a zygote fork into a leaf, and pid 1 be made by the zygote's user.
+    fn admit_zygote(&self, group: &Path) -> Result<(), SysError> {
+        use std::os::unix::fs::PermissionsExt;
+        let Some(gid) = self.zygote else { return Ok(()) };
+        let file = group.join("cgroup.procs");
+        std::os::unix::fs::chown(&file, None, Some(gid)).map_err(|error| sys_error("chgrp", &file, &error))?;
+        std::fs::set_permissions(&file, std::fs::Permissions::from_mode(0o664))
+            .map_err(|error| sys_error("chmod", &file, &error))
+    }
+
     /// Whether reads and writes of disks are limited.
     pub fn limits_io(&self) -> bool {
         self.io.is_some()
@@ -192,6 +209,11 @@ impl SessionGroups {
     /// The group into which pid 1 is cloned.
     pub fn directory(&self) -> BorrowedFd<'_> {
         self.directory.as_fd()
+    }
+
+    /// The group of pid 1.
+    pub fn init_directory(&self) -> Result<OwnedFd, SysError> {
+        open_group(&self.bases[0].join(&self.session).join("init"))
     }
 
     /// The version 1 `tasks` files that pid 1 joins before and after its cgroup namespace is made: the namespace then
@@ -259,6 +281,7 @@ impl SessionGroups {
             self.limit(below, &self.program)?;
         }
         self.own(&folders[0])?;
+        self.admit_zygote(&folders[0])?;
         let leaf = Leaf {
             directory: open_group(&folders[0])?,
             tasks: folders[1..]
@@ -427,7 +450,7 @@ fn init_limits() -> Limits {
     }
 }
 
-fn open_group(path: &Path) -> Result<OwnedFd, SysError> {
+pub(super) fn open_group(path: &Path) -> Result<OwnedFd, SysError> {
     open(path, OFlags::RDONLY | OFlags::DIRECTORY)
 }
 

@@ -1,5 +1,7 @@
 //! The first moments of a jail: a process in new namespaces, mapped to uids of its own, that becomes brig-init.
 
+pub(super) mod nested;
+
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 
@@ -7,7 +9,7 @@ use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 use rustix::process::Signal;
 use rustix::thread::{Gid, Uid, UnshareFlags, set_thread_res_gid, set_thread_res_uid};
 
-use super::uids::{BLOCK, Block};
+use super::uids::Block;
 use crate::cgroup::{Controllers, SessionGroups};
 use crate::faults::{self, Point};
 use crate::init::{CONTROL_FD, FILES_FD};
@@ -29,6 +31,25 @@ const NAMESPACES: i32 = libc::CLONE_NEWUSER
 pub(super) struct Programs {
     init: OwnedFd,
     files: OwnedFd,
+}
+
+/// Where a session of a dock is made: below the user and the pid namespace of the keeper.
+#[derive(Debug)]
+pub(super) struct Nest {
+    pub(super) user: OwnedFd,
+    pub(super) pid: OwnedFd,
+    /// The group of the keeper's pid 1, from which who makes the session clones into the session's.
+    pub(super) group: OwnedFd,
+}
+
+/// Where a session is made.
+#[derive(Debug)]
+pub(super) enum Place<'p> {
+    /// Below the namespaces of the jailer.
+    Plain,
+    /// The same, but in the cgroup namespace of a dock, so that what the session forks into others can see their groups.
+    Keeper(&'p OwnedFd),
+    Nested(&'p Nest),
 }
 
 /// A process that will be pid 1.
@@ -62,8 +83,15 @@ impl Programs {
 /// Makes the process and its maps. It then waits for its plan.
 ///
 /// The creator of a user namespace is charged for what is counted per user in it, and has every capability over it:
-/// the effective uid at that moment is the session's own, so that one session can't use up what belongs to all.
-pub(super) fn give_birth(programs: &Programs, groups: &SessionGroups, block: Block) -> Result<Newborn, StepError> {
+/// the effective uid at that moment is the session's own, so that one session can't use up what belongs to all. In a dock
+/// it is the zygote's.
+pub(super) fn give_birth(
+    programs: &Programs,
+    groups: &SessionGroups,
+    block: Block,
+    map: &str,
+    place: &Place<'_>,
+) -> Result<Newborn, StepError> {
     let (control, theirs) = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)
         .map_err(|e| SysError::new("socketpair(SEQPACKET)", e.raw_os_error()))
         .at(Step::Clone)?;
@@ -75,11 +103,15 @@ pub(super) fn give_birth(programs: &Programs, groups: &SessionGroups, block: Blo
     #[cfg(feature = "faults")]
     super::faults::check(Step::Clone).at(Step::Clone)?;
     faults::point(Point::JailerBeforeClone);
-    set_effective_uid(block.root()).at(Step::Clone)?;
-    let cloned = sys::clone3(namespaces, Some(groups.directory()));
-    if !matches!(cloned, Ok(Cloned::Child)) {
-        set_effective_uid(0).at(Step::Clone)?;
-    }
+    let cloned = match place {
+        Place::Plain => clone_as(block.root(), namespaces, groups.directory()),
+        Place::Keeper(namespace) => {
+            let from = groups.init_directory().at(Step::Cgroups)?;
+            let namespaces = namespaces & !libc::CLONE_NEWCGROUP;
+            nested::clone_in(namespace, from.as_fd(), block.root(), namespaces, groups.directory())
+        }
+        Place::Nested(nest) => nested::clone(nest, namespaces, groups.directory(), map),
+    };
     match cloned.at(Step::Clone)? {
         Cloned::Child => {
             // Held here, it would hide the jailer's death from this process, which then would hide it from brigd.
@@ -89,7 +121,10 @@ pub(super) fn give_birth(programs: &Programs, groups: &SessionGroups, block: Blo
         Cloned::Parent { pid, pidfd } => {
             let newborn = Newborn { pid, pidfd, control };
             faults::point(Point::JailerCloned);
-            match map_ids(pid, block).at(Step::IdMaps).and_then(|()| {
+            // In a dock they are mapped by then.
+            let is_mapped = matches!(place, Place::Nested(_));
+            let mapped = if is_mapped { Ok(()) } else { map_ids(pid, map) };
+            match mapped.at(Step::IdMaps).and_then(|()| {
                 faults::point(Point::JailerMapped);
                 go_on(newborn.control.as_fd())
             }) {
@@ -103,6 +138,15 @@ pub(super) fn give_birth(programs: &Programs, groups: &SessionGroups, block: Blo
             }
         }
     }
+}
+
+fn clone_as(uid: u32, namespaces: i32, group: BorrowedFd<'_>) -> Result<Cloned, SysError> {
+    set_effective_uid(uid)?;
+    let cloned = sys::clone3(namespaces, Some(group));
+    if !matches!(cloned, Ok(Cloned::Child)) {
+        set_effective_uid(0)?;
+    }
+    cloned
 }
 
 /// Takes leave of a dead pid 1.
@@ -120,15 +164,10 @@ fn set_effective_uid(uid: u32) -> Result<(), SysError> {
         .map_err(|e| SysError::new(format!("setresuid(-1, {uid}, -1)"), e.raw_os_error()))
 }
 
-fn map_ids(pid: i32, block: Block) -> Result<(), SysError> {
+fn map_ids(pid: i32, map: &str) -> Result<(), SysError> {
     #[cfg(feature = "faults")]
     super::faults::check(Step::IdMaps)?;
-    let map = format!("0 {} {BLOCK}", block.root());
-    for (name, value) in [
-        ("setgroups", "deny"),
-        ("gid_map", map.as_str()),
-        ("uid_map", map.as_str()),
-    ] {
+    for (name, value) in [("setgroups", "deny"), ("gid_map", map), ("uid_map", map)] {
         let path = format!("/proc/{pid}/{name}");
         std::fs::write(&path, value).map_err(|error| {
             SysError::new(
@@ -138,6 +177,11 @@ fn map_ids(pid: i32, block: Block) -> Result<(), SysError> {
         })?;
     }
     Ok(())
+}
+
+fn read(path: &str) -> Result<String, SysError> {
+    std::fs::read_to_string(path)
+        .map_err(|error| SysError::new(format!("read({path:?})"), error.raw_os_error().unwrap_or(libc::EIO)))
 }
 
 fn go_on(control: BorrowedFd<'_>) -> Result<(), StepError> {

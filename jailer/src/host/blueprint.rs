@@ -59,6 +59,21 @@ pub(super) struct Filters {
     pub(super) guest: Vec<Vec<u8>>,
 }
 
+/// The same for a session with a zygote, in whose user namespace those of its dock are made: what they count is counted
+/// there too.
+const KEEPER_LIMITS: [(&str, u64); 8] = [
+    ("max_user_namespaces", DOCKED_MAX),
+    ("max_mnt_namespaces", DOCKED_MAX),
+    ("max_pid_namespaces", DOCKED_MAX),
+    ("max_net_namespaces", DOCKED_MAX),
+    ("max_ipc_namespaces", DOCKED_MAX),
+    ("max_uts_namespaces", DOCKED_MAX),
+    ("max_cgroup_namespaces", DOCKED_MAX),
+    ("max_time_namespaces", 0),
+];
+/// Namespaces of a kind that can exist in a dock: more than there can be sessions, and some that are on their way out.
+const DOCKED_MAX: u64 = 4096;
+
 /// Draws the plan. `image` is where the jailer has mounted the rootfs, `workspace` the working directory on disk.
 pub(super) fn plan(
     session: &Id,
@@ -67,10 +82,12 @@ pub(super) fn plan(
     workspace: Option<&str>,
     quantities: &Quantities,
     filters: Filters,
+    is_keeper: bool,
 ) -> Plan {
+    let user_limits = if is_keeper { &KEEPER_LIMITS[..] } else { &USER_LIMITS };
     Plan {
         hostname: session.to_string(),
-        user_limits: USER_LIMITS
+        user_limits: user_limits
             .iter()
             .map(|(name, value)| ((*name).to_owned(), *value))
             .collect(),

@@ -25,6 +25,8 @@ pub(super) enum Source {
     Leaf(Id, Id),
     /// The population of the file helper's leaf has changed.
     Helper(Id),
+    /// A zygote has answered, or is gone; the id is that of its session.
+    Zygote(Id),
     /// The process that removes a workspace has ended.
     Remover,
 }
@@ -44,6 +46,8 @@ pub(super) enum Timer {
     Helper(Id),
     /// Held sessions have waited long enough for a client; the number is that of the last one.
     Grace(u64),
+    /// A zygote must have forked by now; its session, and the order's number.
+    Fork(Id, u64),
     /// pid 1 must have told the end of a killed program by now.
     Overdue(Id, Id),
     /// Try again to remove a session's groups.
@@ -71,6 +75,7 @@ impl Timer {
             | Self::Deadline(id, _)
             | Self::Cpu(id, _)
             | Self::Helper(id)
+            | Self::Fork(id, _)
             | Self::Overdue(id, _)
             | Self::Remove(id) => Some(id),
             Self::Grace(_) | Self::Remains | Self::Workspaces | Self::Watchdog | Self::Status => None,

@@ -1,6 +1,6 @@
 //! Programs in sessions, as the jailer sees them: started, ended, killed, accounted for.
 
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::time::{Duration, Instant};
 
 use rustix::event::epoll::EventFlags;
@@ -10,7 +10,9 @@ use super::events::{Source, Timer, Token};
 use super::held::{self, Ended, Kept, Told};
 use super::serve::Jailer;
 use super::session::{Phase, Remains, Session};
-use crate::api::{Cause, CloseReason, End, Event, Exit, MEMO_MAX, Refusal, Spawn, Streams, UNFORGOTTEN_MAX, Work};
+use crate::api::{
+    Cause, CloseReason, End, Event, Exit, MEMO_MAX, Refusal, Spawn, Start, Streams, UNFORGOTTEN_MAX, Work,
+};
 use crate::cgroup::Leaf;
 use crate::faults::{Point, point};
 use crate::ids::Id;
@@ -35,6 +37,8 @@ pub(super) struct Execution {
     pub(super) clock: Clock,
     pub(super) cause: Option<Cause>,
     exit: Option<Exit>,
+    /// How it is started.
+    pub(super) start: Start,
 }
 
 impl Jailer {
@@ -87,6 +91,10 @@ impl Jailer {
         if session.paused.is_some() {
             return Err(Refusal::Paused);
         }
+        let is_plain = request.work == Work::Kernel
+            && request.environment.is_empty()
+            && !(request.stdin || request.merge_stderr || request.terminal.is_some());
+        self.check_start(&request.session, request.start, is_plain)?;
         let streams = streams(&request)?;
         let (argv, directory) = command(session, request.work)?;
         let program = Program {
@@ -98,6 +106,7 @@ impl Jailer {
             merge_stderr: request.merge_stderr,
             terminal: request.terminal.map(|terminal| (terminal.columns, terminal.rows)),
             kernel: streams.request,
+            zygote: None,
         };
         let wall = Duration::from_millis(request.timeout_ms);
         let clock = Clock::new(Some(wall), request.cpu_time_ms.map(Duration::from_millis));
@@ -108,11 +117,24 @@ impl Jailer {
             started: Instant::now(),
             kept: Kept::default(),
         };
-        self.start(&request.session, program, told, clock)
+        self.start(&request.session, program, told, clock, request.start)
             .map_err(Refusal::Step)
     }
 
-    fn start(&mut self, id: &Id, program: Program, told: Told, clock: Clock) -> Result<(), StepError> {
+    fn start(
+        &mut self,
+        id: &Id,
+        mut program: Program,
+        told: Told,
+        clock: Clock,
+        start: Start,
+    ) -> Result<(), StepError> {
+        let mut socket = None;
+        if start == Start::Zygote {
+            let (zygote, theirs) = self.hatch(id, &program.execution)?;
+            program.directory = b"/".to_vec();
+            (program.zygote, socket) = (Some(zygote), Some(theirs));
+        }
         let Some(session) = self.sessions.get_mut(id) else {
             return Ok(());
         };
@@ -132,7 +154,15 @@ impl Jailer {
         } else {
             descriptors
         };
-        let ordered = session.order(&ToInit::Spawn(Box::new(program)), &descriptors);
+        let program = Box::new(program);
+        let ordered = match (start, &socket) {
+            (Start::Fork, _) => session.order(&ToInit::Lend(program), &[]),
+            (_, Some(socket)) => {
+                let with_socket: Vec<_> = descriptors.into_iter().chain([socket.as_fd()]).collect();
+                session.order(&ToInit::Spawn(program), &with_socket)
+            }
+            (_, None) => session.order(&ToInit::Spawn(program), &descriptors),
+        };
         point(Point::JailerSpawnOrdered);
         let execution = Execution {
             leaf,
@@ -142,6 +172,7 @@ impl Jailer {
             clock,
             cause: None,
             exit: None,
+            start,
         };
         if let Err(error) = ordered.at(Step::Exec) {
             self.discard(execution);
@@ -152,6 +183,13 @@ impl Jailer {
     }
 
     pub(super) fn spawned(&mut self, id: &Id, name: &Id, pid: u32, mut fds: Vec<OwnedFd>) {
+        let is_zygote = self
+            .execution(id, name)
+            .is_some_and(|execution| execution.start == Start::Zygote);
+        if is_zygote && let Err(error) = self.hatched(id, &mut fds) {
+            tracing::error!(session = %id, %error, "nothing can be made below the session of a zygote");
+            return self.close(id, CloseReason::Died);
+        }
         let Some(session) = self.sessions.get_mut(id) else {
             return;
         };

@@ -11,6 +11,7 @@ use rustix::thread::CapabilitiesSecureBits;
 use super::birth::Programs;
 use super::blueprint::Filters;
 use super::client::{Client, Gone};
+use super::docks::Dock;
 use super::doctor;
 use super::events::{Events, Source, Timer};
 use super::held::{Departed, Waiting};
@@ -57,6 +58,8 @@ pub(super) struct Jailer {
     pub(super) cgroups: Cgroups,
     pub(super) programs: Programs,
     pub(super) region: Region,
+    /// By the session of their zygote.
+    pub(super) docks: HashMap<Id, Dock>,
     pub(super) remains: Vec<Remains>,
     pub(super) workspaces: Workspaces,
     /// What this host lacks; no session is made then.
@@ -88,6 +91,7 @@ impl Rules {
         // A filter that can't be made is a fault of the file, not of the session that would have it.
         for policy in rules.policies.iter() {
             rules.groups.compile(&policy.name, &policy.syscalls.groups)?;
+            rules.groups.compile_zygote(&policy.name, &policy.syscalls.groups)?;
         }
         Ok(rules)
     }
@@ -179,6 +183,7 @@ impl Jailer {
             world,
             cgroups,
             region,
+            docks: HashMap::new(),
             remains: Vec::new(),
             workspaces,
             missing,
@@ -209,6 +214,7 @@ impl Jailer {
                     Source::Pid1(id) => self.pid1_ended(&id),
                     Source::Leaf(id, execution) => self.look_at_leaf(&id, &execution),
                     Source::Helper(id) => self.look_at_helper(&id),
+                    Source::Zygote(id) => self.hear_zygote(&id),
                     Source::Remover => self.workspace_removed(),
                 }
             }
@@ -235,6 +241,7 @@ impl Jailer {
             Timer::Grace(client) => self.grace_over(client),
             Timer::Overdue(id, execution) => self.overdue(&id, &execution),
             Timer::Remove(id) => self.finish_close(&id),
+            Timer::Fork(id, number) => self.fork_overdue(&id, number),
             Timer::Remains => self.bury_remains(),
             Timer::Workspaces => self.try_workspaces_again(),
             Timer::Watchdog => self.tell_life(),

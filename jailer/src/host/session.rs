@@ -17,10 +17,10 @@ use super::held::{Ended, millis};
 use super::serve::Jailer;
 use super::uids::Block;
 use crate::api::{Cause, CloseReason, Enforced, Event, Held, Quantities, Refusal, SessionUsage};
-use crate::cgroup::{Leaf, SessionGroups};
+use crate::cgroup::{DockGroup, Leaf, SessionGroups};
 use crate::faults::{Point, point};
 use crate::ids::Id;
-use crate::plan::{FromInit, ToInit};
+use crate::plan::{FromInit, Guest, ToInit};
 use crate::policy::Policy;
 use crate::step::SysError;
 use crate::template::Template;
@@ -49,6 +49,10 @@ pub(super) struct Session {
     pub(super) paused: Option<Instant>,
     /// Whether nobody has taken it yet.
     pub(super) waiting: bool,
+    /// The session of the zygote that can fork into it; its own name if it is that.
+    pub(super) dock: Option<Id>,
+    /// What its programs have in common.
+    pub(super) guest: Guest,
     made: Instant,
     enforced: Enforced,
     control: OwnedFd,
@@ -68,6 +72,7 @@ pub(super) struct Session {
 pub(super) enum Remains {
     Session(SessionGroups),
     Leaf(Leaf),
+    Dock(DockGroup),
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -85,10 +90,12 @@ impl Jailer {
     }
 
     pub(super) fn bury_remains(&mut self) {
+        let cgroups = &self.cgroups;
         self.remains.retain(|remains| {
             let removed = match remains {
                 Remains::Session(groups) => groups.remove(),
                 Remains::Leaf(leaf) => leaf.remove(),
+                Remains::Dock(dock) => cgroups.remove_dock(dock),
             };
             removed.is_err_and(|error| error.errno == libc::EBUSY)
         });
@@ -127,6 +134,7 @@ impl Jailer {
                 self.close(id, CloseReason::Died);
             }
             FromInit::Spawned { execution, pid } => self.spawned(id, &execution, pid, fds),
+            FromInit::Lent { execution } => self.lent(id, &execution, fds),
             FromInit::SpawnFailed { execution, error } => self.spawn_failed(id, &execution, error),
             FromInit::Exited { execution, status } => self.exited(id, &execution, status),
         }
@@ -161,12 +169,15 @@ impl Jailer {
 
     /// Begins to end a session. Everything in it is dead when this returns, or will be in a moment.
     pub(super) fn close(&mut self, id: &Id, reason: CloseReason) {
+        let Some(session) = self.sessions.get(id) else {
+            return;
+        };
+        if matches!(session.phase, Phase::Closing(_)) || self.retire(id, reason) {
+            return;
+        }
         let Some(session) = self.sessions.get_mut(id) else {
             return;
         };
-        if matches!(session.phase, Phase::Closing(_)) {
-            return;
-        }
         let cause = match reason {
             CloseReason::Asked => Cause::Asked,
             CloseReason::SessionAge => Cause::SessionAge,
@@ -220,7 +231,7 @@ impl Jailer {
                 self.tell_about(id, closed);
                 if let Some(session) = self.sessions.remove(id) {
                     self.events.forget_timers(id);
-                    self.vacate(session.block, session.on_disk);
+                    self.leave_dock(session.dock.as_ref(), session.block, session.on_disk);
                     self.events.forget(session.control.as_fd(), session.tokens[0]);
                     self.depart(id.clone(), session, reason);
                 }

@@ -49,9 +49,27 @@ impl Block {
     pub(super) fn root(self) -> u32 {
         self.0
     }
+
+    /// The uid map of a session.
+    pub(super) fn map(self) -> String {
+        format!("0 {} {BLOCK}\n", self.0)
+    }
 }
 
 impl Region {
+    /// The uid map of a keeper, in whose user namespace those of other sessions are made: its own block from 0 on, and the
+    /// rest of the region under the numbers of the host.
+    pub(super) fn keeper_map(&self, block: Block) -> String {
+        let (first, last) = (self.first_uid(), self.first_uid() + REGION_BLOCKS * BLOCK);
+        let behind = block.0 + BLOCK;
+        [(first, block.0), (behind, last)]
+            .into_iter()
+            .filter(|(from, to)| from < to)
+            .fold(format!("0 {} {BLOCK}\n", block.0), |map, (from, to)| {
+                format!("{map}{from} {from} {}\n", to - from)
+            })
+    }
+
     /// Takes the first region that nobody holds.
     ///
     /// The last jailer to end removes the file with all its bytes locked; who comes just then tries again.

@@ -18,7 +18,7 @@ use rustix::thread::{Gid, Uid, set_thread_res_gid, set_thread_res_uid};
 
 use super::jail::{Jail, ruleset};
 use crate::faults::{self, Point};
-use crate::plan::{FILES_UID, GUEST_UID, Guest, PathRule, Program, Rlimit};
+use crate::plan::{Access, FILES_UID, GUEST_UID, Guest, PathRule, Program, Rlimit, ZYGOTE_UID};
 use crate::step::{At, Step, StepError, SysError};
 use crate::sys::{self, Cloned};
 
@@ -28,19 +28,34 @@ pub(super) struct Started {
     pub(super) pid: i32,
     /// Closes at exec; carries the failed step otherwise.
     pub(super) report: OwnedFd,
+    /// Whether the report is that of a fork, which comes in any case.
+    pub(super) is_forked: bool,
     /// The caller's ends: stdin, stdout, stderr, the kernel's two pipes, as far as asked for.
     pub(super) far_ends: Vec<OwnedFd>,
 }
 
+impl Started {
+    /// Reads why a child did not start; nothing means that it did.
+    pub(super) fn failure(&self) -> Option<StepError> {
+        if self.is_forked {
+            super::lend::read_report(self.report.as_fd())
+        } else {
+            read_report(self.report.as_fd())
+        }
+    }
+}
+
 /// The child's ends.
-struct Near {
-    stdin: OwnedFd,
-    stdout: OwnedFd,
-    stderr: OwnedFd,
+pub(super) struct Near {
+    pub(super) stdin: OwnedFd,
+    pub(super) stdout: OwnedFd,
+    pub(super) stderr: OwnedFd,
     is_terminal: bool,
     /// Where the kernel reads its request, and where it writes its frames. Pipes, because a guest can pass descriptors
     /// through a socket, and their last close, which may take as long as the guest wants, would be the caller's.
-    kernel: Option<(OwnedFd, OwnedFd)>,
+    pub(super) kernel: Option<(OwnedFd, OwnedFd)>,
+    /// A zygote's socket.
+    control: Option<OwnedFd>,
 }
 
 /// Neither root nor out of its jail, but not sealed yet.
@@ -49,13 +64,22 @@ struct Unprivileged(());
 /// Nothing can be gained any more.
 struct Sealed(());
 
-fn failed(call: impl Into<String>, error: Errno) -> SysError {
+pub(super) fn failed(call: impl Into<String>, error: Errno) -> SysError {
     SysError::new(call, error.raw_os_error())
 }
 
 /// Starts a guest program in its leaf.
 pub(super) fn start(jail: &Jail, program: &Program, leaf: &[OwnedFd]) -> Result<Started, StepError> {
-    let (near, far_ends) = streams(program).at(Step::Streams)?;
+    let (mut near, mut far_ends) = streams(program).at(Step::Streams)?;
+    let leaf = match (&program.zygote, leaf.split_last()) {
+        (Some(_), Some((socket, leaf))) => {
+            near.control = Some(lift(socket).at(Step::Streams)?);
+            let namespaces = ["user", "pid"].map(super::lend::open_namespace);
+            far_ends.extend(namespaces.into_iter().collect::<Result<Vec<_>, _>>().at(Step::Fork)?);
+            leaf
+        }
+        _ => leaf,
+    };
     let (report, report_in) = pipe_with(PipeFlags::CLOEXEC)
         .map_err(|e| failed("pipe2()", e))
         .at(Step::Streams)?;
@@ -63,7 +87,12 @@ pub(super) fn start(jail: &Jail, program: &Program, leaf: &[OwnedFd]) -> Result<
     match sys::clone3(0, leaf.first().map(AsFd::as_fd)).at(Step::JoinLeaf)? {
         Cloned::Parent { pid, .. } => {
             faults::point(Point::InitCloned);
-            Ok(Started { pid, report, far_ends })
+            Ok(Started {
+                pid,
+                report,
+                is_forked: false,
+                far_ends,
+            })
         }
         Cloned::Child => {
             let Err(error) = become_program(jail, program, leaf, near, &report_in);
@@ -91,11 +120,19 @@ fn become_program(
     std::mem::forget(near);
     set_rlimits(&jail.guest.rlimits).at(Step::Rlimits)?;
     be_first_to_go().at(Step::Rlimits)?;
-    let child = drop_privileges(GUEST_UID).at(Step::DropPrivileges)?;
+    let all = [PathRule {
+        path: "/".to_owned(),
+        access: Access::Write,
+    }];
+    let (user, rules, filter) = match &program.zygote {
+        Some(zygote) => (ZYGOTE_UID, all.as_slice(), &zygote.filter),
+        None => (GUEST_UID, jail.guest.paths.as_slice(), &jail.guest.filter),
+    };
+    let child = Unprivileged::become_user(user).at(Step::DropPrivileges)?;
     child.change_directory(&program.directory).at(Step::Directory)?;
     child.set_no_new_privs().at(Step::NoNewPrivs)?;
-    child.restrict_files(&jail.guest.paths).at(Step::Landlock)?;
-    let child = child.filter_syscalls(&jail.guest.filter).at(Step::Seccomp)?;
+    child.restrict_files(rules).at(Step::Landlock)?;
+    let child = child.filter_syscalls(filter).at(Step::Seccomp)?;
     Err(child.exec(&jail.guest, program)).at(Step::Exec)
 }
 
@@ -162,7 +199,7 @@ fn become_files_helper(files_program: &OwnedFd, leaf: &[OwnedFd], near: &OwnedFd
 /// Makes the two ends of each stream.
 ///
 /// The pipes belong to the guest's user, so that it can open /dev/stdout: the file system id decides about that.
-fn streams(program: &Program) -> Result<(Near, Vec<OwnedFd>), SysError> {
+pub(super) fn streams(program: &Program) -> Result<(Near, Vec<OwnedFd>), SysError> {
     let owner = nix::unistd::Uid::from_raw(GUEST_UID);
     let previous = nix::unistd::setfsuid(owner);
     // The call does not tell whether it worked; a second one tells what holds.
@@ -205,6 +242,7 @@ fn terminal(columns: u16, rows: u16) -> Result<(Near, Vec<OwnedFd>), SysError> {
         stderr: lift(&theirs)?,
         is_terminal: true,
         kernel: None,
+        control: None,
     };
     Ok((near, vec![ours]))
 }
@@ -253,6 +291,7 @@ fn pipes(program: &Program) -> Result<(Near, Vec<OwnedFd>), SysError> {
             stderr,
             is_terminal: false,
             kernel,
+            control: None,
         },
         far,
     ))
@@ -278,14 +317,16 @@ fn place_streams(near: &Near, report: RawFd) -> Result<(), SysError> {
     sys::place(near.stdin.as_fd(), 0)?;
     sys::place(near.stdout.as_fd(), 1)?;
     sys::place(near.stderr.as_fd(), 2)?;
-    let first_closed = match &near.kernel {
-        Some((requests, frames)) => {
-            sys::place(requests.as_fd(), 3)?;
-            sys::place(frames.as_fd(), 4)?;
-            5
-        }
-        None => 3,
-    };
+    let mut first_closed = 3;
+    if let Some((requests, frames)) = &near.kernel {
+        sys::place(requests.as_fd(), 3)?;
+        sys::place(frames.as_fd(), 4)?;
+        first_closed = 5;
+    }
+    if let Some(control) = &near.control {
+        sys::place(control.as_fd(), 5)?;
+        first_closed = 6;
+    }
     sys::close_range(first_closed, report - 1)?;
     sys::close_from(report + 1)
 }
@@ -324,25 +365,25 @@ fn set_rlimits(limits: &[(Rlimit, u64)]) -> Result<(), SysError> {
     Ok(())
 }
 
-/// Becomes an ordinary user; what is left of capabilities is looked at, not assumed.
-fn drop_privileges(id: u32) -> Result<Unprivileged, SysError> {
-    let (uid, gid) = (Uid::from_raw(id), Gid::from_raw(id));
-    set_thread_res_gid(gid, gid, gid).map_err(|e| failed(format!("setresgid({id})"), e))?;
-    set_thread_res_uid(uid, uid, uid).map_err(|e| failed(format!("setresuid({id})"), e))?;
-    let none = rustix::thread::CapabilitySets {
-        effective: rustix::thread::CapabilitySet::empty(),
-        permitted: rustix::thread::CapabilitySet::empty(),
-        inheritable: rustix::thread::CapabilitySet::empty(),
-    };
-    rustix::thread::set_capabilities(None, none).map_err(|e| failed("capset(none)", e))?;
-    let left = rustix::thread::capabilities(None).map_err(|e| failed("capget()", e))?;
-    if left != none {
-        return Err(SysError::new("capget(): capabilities are left", libc::EPERM));
-    }
-    Ok(Unprivileged(()))
-}
-
 impl Unprivileged {
+    /// Becomes an ordinary user; what is left of capabilities is looked at, not assumed.
+    fn become_user(id: u32) -> Result<Unprivileged, SysError> {
+        let (uid, gid) = (Uid::from_raw(id), Gid::from_raw(id));
+        set_thread_res_gid(gid, gid, gid).map_err(|e| failed(format!("setresgid({id})"), e))?;
+        set_thread_res_uid(uid, uid, uid).map_err(|e| failed(format!("setresuid({id})"), e))?;
+        let none = rustix::thread::CapabilitySets {
+            effective: rustix::thread::CapabilitySet::empty(),
+            permitted: rustix::thread::CapabilitySet::empty(),
+            inheritable: rustix::thread::CapabilitySet::empty(),
+        };
+        rustix::thread::set_capabilities(None, none).map_err(|e| failed("capset(none)", e))?;
+        let left = rustix::thread::capabilities(None).map_err(|e| failed("capget()", e))?;
+        if left != none {
+            return Err(SysError::new("capget(): capabilities are left", libc::EPERM));
+        }
+        Ok(Self(()))
+    }
+
     /// Links of /proc lead out of the jail's own tree, and are not followed.
     fn change_directory(&self, path: &[u8]) -> Result<(), SysError> {
         let shown = String::from_utf8_lossy(path);

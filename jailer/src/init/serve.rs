@@ -7,9 +7,12 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use nix::sys::signal::{SigSet, Signal};
 use nix::sys::signalfd::{SfdFlags, SignalFd};
 use rustix::event::{PollFd, PollFlags, poll};
-use rustix::process::{Pid, WaitOptions, WaitStatus, kill_process, kill_process_group, wait};
+use rustix::process::{
+    Pid, WaitId, WaitIdOptions, WaitOptions, WaitStatus, kill_process, kill_process_group, wait, waitid,
+};
 
 use super::jail::Jail;
+use super::lend::{self, Lent};
 use super::program::{self, Started};
 use crate::faults::{Point, point};
 use crate::ids::Id;
@@ -23,7 +26,14 @@ struct Children {
     /// Not yet at their exec.
     starting: HashMap<i32, (Id, Started)>,
     running: HashMap<i32, Id>,
+    /// Those that somebody else starts, until they are children.
+    lent: HashMap<Id, Lent>,
+    /// How others ended meanwhile: a child may be gone before anybody says what it was.
+    gone: HashMap<i32, WaitStatus>,
 }
+
+/// The most ends that are remembered while something is lent.
+const GONE_MAX: usize = 64;
 
 /// Serves until the jailer is gone.
 pub(super) fn serve(control: &OwnedFd, jail: Jail) -> Result<(), StepError> {
@@ -100,6 +110,24 @@ fn obey(
                 Err(error) => send(control, &FromInit::SpawnFailed { execution, error }, &[])?,
             }
         }
+        ToInit::Lend(program) => {
+            let execution = program.execution.clone();
+            match lend::lend(jail, &program) {
+                Ok((lent, near)) => {
+                    let near: Vec<BorrowedFd<'_>> = near.iter().map(AsFd::as_fd).collect();
+                    children.lent.insert(execution.clone(), lent);
+                    send(control, &FromInit::Lent { execution }, &near)?;
+                }
+                Err(error) => send(control, &FromInit::SpawnFailed { execution, error }, &[])?,
+            }
+        }
+        ToInit::Adopt { execution, pid } => adopt(control, children, execution, pid)?,
+        ToInit::TakeBack { execution, error } => {
+            if children.lent.remove(&execution).is_some() {
+                send(control, &FromInit::SpawnFailed { execution, error }, &[])?;
+            }
+            children.forget_gone();
+        }
         ToInit::Signal {
             execution,
             signal,
@@ -129,6 +157,42 @@ fn obey(
     Ok(())
 }
 
+/// Takes a child that somebody else has started. Who named it may lie: it must be a child, and say itself that it is
+/// sealed.
+fn adopt(control: &OwnedFd, children: &mut Children, execution: Id, pid: i32) -> Result<(), StepError> {
+    let Some(lent) = children.lent.remove(&execution) else {
+        return Ok(());
+    };
+    let ended = children.gone.remove(&pid);
+    children.forget_gone();
+    let is_child = ended.is_some()
+        || Pid::from_raw(pid).is_some_and(|pid| {
+            let look = WaitIdOptions::EXITED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT;
+            waitid(WaitId::Pid(pid), look).is_ok()
+        });
+    let is_free = !children.starting.contains_key(&pid) && !children.running.contains_key(&pid);
+    if !is_child || !is_free {
+        let error = StepError {
+            step: Step::Fork,
+            source: SysError::new(format!("waitid({pid})"), libc::ECHILD),
+        };
+        return send(control, &FromInit::SpawnFailed { execution, error }, &[]);
+    }
+    children.starting.insert(pid, (execution, lent.started(pid)));
+    match ended {
+        None => Ok(()),
+        Some(status) => reaped(control, children, pid, status),
+    }
+}
+
+impl Children {
+    fn forget_gone(&mut self) {
+        if self.lent.is_empty() {
+            self.gone.clear();
+        }
+    }
+}
+
 fn named_signal(number: i32) -> Option<rustix::process::Signal> {
     rustix::process::Signal::from_named_raw(number)
 }
@@ -138,7 +202,7 @@ fn started(control: &OwnedFd, children: &mut Children, pid: i32) -> Result<(), S
     let Some((execution, started)) = children.starting.remove(&pid) else {
         return Ok(());
     };
-    match program::read_report(started.report.as_fd()) {
+    match started.failure() {
         Some(error) => send(control, &FromInit::SpawnFailed { execution, error }, &[]),
         None => {
             point(Point::InitBeforeSpawned);
@@ -162,20 +226,30 @@ fn started(control: &OwnedFd, children: &mut Children, pid: i32) -> Result<(), S
 fn reap(control: &OwnedFd, children: &mut Children) -> Result<(), StepError> {
     while let Ok(Some((pid, status))) = wait(WaitOptions::NOHANG) {
         let pid = pid.as_raw_nonzero().get();
-        if children.starting.contains_key(&pid) {
-            started(control, children, pid)?;
+        let is_known = children.starting.contains_key(&pid) || children.running.contains_key(&pid);
+        if !is_known && !children.lent.is_empty() && children.gone.len() < GONE_MAX {
+            children.gone.insert(pid, status);
         }
-        if let Some(execution) = children.running.remove(&pid) {
-            point(Point::InitReaped);
-            send(
-                control,
-                &FromInit::Exited {
-                    execution,
-                    status: status_number(status),
-                },
-                &[],
-            )?;
-        }
+        reaped(control, children, pid, status)?;
+    }
+    Ok(())
+}
+
+/// Tells the end of a child, if it is one that the jailer knows.
+fn reaped(control: &OwnedFd, children: &mut Children, pid: i32, status: WaitStatus) -> Result<(), StepError> {
+    if children.starting.contains_key(&pid) {
+        started(control, children, pid)?;
+    }
+    if let Some(execution) = children.running.remove(&pid) {
+        point(Point::InitReaped);
+        send(
+            control,
+            &FromInit::Exited {
+                execution,
+                status: status_number(status),
+            },
+            &[],
+        )?;
     }
     Ok(())
 }

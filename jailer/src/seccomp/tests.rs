@@ -358,7 +358,7 @@ fn groups_that_do_not_exist_or_are_not_for_policies_are_refused() {
     );
     assert_eq!(
         compile("init"),
-        "the syscall group \"init\" belongs to the first process of a jail, no policy may name it"
+        "the syscall group \"init\" belongs to Brig's own processes in a jail, no policy may name it"
     );
 }
 

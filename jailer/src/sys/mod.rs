@@ -38,7 +38,7 @@ fn checked(result: libc::c_long, call: impl FnOnce() -> String) -> Result<libc::
 
 /// Makes a process as fork does, in new namespaces and in a cgroup from its first moment.
 ///
-/// Kernel: 5.7 (`CLONE_INTO_CGROUP`). Source: clone(2).
+/// With `CLONE_PARENT` it is a sibling of this one. Kernel: 5.7 (`CLONE_INTO_CGROUP`). Source: clone(2).
 pub fn clone3(namespaces: i32, cgroup: Option<BorrowedFd<'_>>) -> Result<Cloned, SysError> {
     let mut pidfd: RawFd = -1;
     let into = if cgroup.is_some() { CLONE_INTO_CGROUP } else { 0 };
@@ -48,7 +48,12 @@ pub fn clone3(namespaces: i32, cgroup: Option<BorrowedFd<'_>>) -> Result<Cloned,
         pidfd: std::ptr::from_mut(&mut pidfd) as u64,
         child_tid: 0,
         parent_tid: 0,
-        exit_signal: u64::from(libc::SIGCHLD.cast_unsigned()),
+        // That of a sibling is this one's.
+        exit_signal: if namespaces & libc::CLONE_PARENT == 0 {
+            u64::from(libc::SIGCHLD.cast_unsigned())
+        } else {
+            0
+        },
         stack: 0,
         stack_size: 0,
         tls: 0,

@@ -16,7 +16,8 @@ use std::process::{Child, Command};
 use std::time::{Duration, Instant};
 
 use brig_jailer::api::{
-    Check, End, Enforced, Event, HostReport, Make, Quantities, Refusal, Request, Spawn, Streams, VERSION, Work,
+    Check, Dock, End, Enforced, Event, HostReport, Make, Quantities, Refusal, Request, Spawn, Start, Streams, VERSION,
+    Work,
 };
 use brig_jailer::ids::Id;
 use brig_jailer::policy::{PolicySet, Trust};
@@ -250,6 +251,7 @@ impl Rig {
             quantities,
             held: false,
             waiting: false,
+            dock: Dock::None,
             memo: Vec::new(),
         }
     }
@@ -377,6 +379,7 @@ pub fn command(session: &str, execution: &str, argv: &[&str]) -> Spawn {
             argv: argv.iter().map(|part| part.as_bytes().to_vec()).collect(),
             directory: None,
         },
+        start: Start::Exec,
         environment: Vec::new(),
         stdin: false,
         merge_stderr: false,

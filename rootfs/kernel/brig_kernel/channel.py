@@ -53,6 +53,13 @@ class Channel:
         # Events of code that nobody asked for are not sent.
         self.muted = False
 
+    def renew(self, requests: int, events: int) -> None:
+        """In a child that was forked into a session: other pipes, and the process is another."""
+        self.requests = move(requests, REQUESTS)
+        self._events = move(events, EVENTS)
+        self._identity = self._look()
+        self._process = os.getpid()
+
     def receive(self) -> dict[str, object]:
         """Waits for the request."""
         size = int.from_bytes(self._read(4), "little")

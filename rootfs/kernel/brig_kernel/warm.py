@@ -33,17 +33,34 @@ def up(channel: Channel, request: dict[str, object]) -> None:
     atexit.register(leave, warmed)
     # pyplot is adapted when it is imported.
     install(channel)
+    imports = request.get("imports")
+    steps = [f"import {name}" for name in (imports if isinstance(imports, list) else [])]
+    code = request.get("code")
+    if isinstance(code, str):
+        steps.append(code)
+    is_zygote = request.get("zygote") is True
+    if is_zygote:
+        from brig_kernel import zygote
+
+        ours = zygote.descriptors()
+    fault = None
     channel.muted = True
-    with _Silence():
-        imports = request.get("imports")
-        for name in imports if isinstance(imports, list) else []:
-            attempt(f"import {name}")
-        code = request.get("code")
-        if isinstance(code, str):
-            attempt(code)
+    with _Silence() as silence:
+        for step in steps:
+            attempt(step)
+            if is_zygote and fault is None and (found := zygote.look(ours | silence.descriptors)):
+                fault = f"{step.splitlines()[0]}: {found}"
     channel.muted = False
     warmed.update((name, module) for name, module in sys.modules.items() if name not in before)
     settle()
+    if is_zygote:
+        try:
+            if fault is not None:
+                raise zygote.NoZygoteError(fault)
+            zygote.serve(channel)
+        except zygote.NoZygoteError as error:
+            channel.send({"ev": "refused", "message": str(error)})
+            sys.exit(0)
     channel.send({"ev": "warm"})
 
 
@@ -78,12 +95,14 @@ def leave(warmed: dict[str, object]) -> None:
 class _Silence:
     """Leads descriptors 1 and 2 to nowhere for a while."""
 
-    def __enter__(self) -> None:
+    def __enter__(self) -> _Silence:
         self._kept = [os.dup(number) for number in (1, 2)]
+        self.descriptors = {str(number) for number in self._kept}
         null = os.open(os.devnull, os.O_WRONLY)
         for number in (1, 2):
             os.dup2(null, number)
         os.close(null)
+        return self
 
     def __exit__(self, kind: object, value: object, trace: TracebackType | None) -> None:
         for stream in (sys.stdout, sys.stderr):

@@ -105,17 +105,68 @@ fn none_is_made_ahead_where_memory_is_short_and_requests_are_served_all_the_same
     assert_eq!(waiting(&services), 0);
 }
 
+/// The interpreters of all sessions, the zygote before those that it has forked.
+fn interpreters(services: &Services) -> Vec<Process> {
+    let mut found = jailed(services);
+    found.retain(|process| process.name.starts_with("python"));
+    found.sort_by_key(|process| process.start);
+    found
+}
+
+fn kill(process: &Process) {
+    kill_process(Pid::from_raw(process.pid.cast_signed()).unwrap(), Signal::KILL).unwrap();
+    assert_gone(std::slice::from_ref(process), SOON * slow());
+}
+
+fn failed_zygotes(services: &Services) -> u64 {
+    services.host().load.unwrap().failed_zygotes
+}
+
+#[test]
+fn what_a_zygote_has_forked_outlives_it_and_another_one_takes_its_place() {
+    let Some(services) = pool(1) else { return };
+    prime(&services);
+    assert_eq!(failed_zygotes(&services), 0);
+    let before = interpreters(&services);
+    assert_eq!(before.len(), 2, "{before:?}");
+    kill(&before[0]);
+    assert_eq!(
+        run_in_waiting(&services, small("print(1)")).expect_success().stdout(),
+        "1\n"
+    );
+    // Made without one, until there is one again.
+    assert_eq!(
+        run_in_waiting(&services, small("print(2)")).expect_success().stdout(),
+        "2\n"
+    );
+    assert!(failed_zygotes(&services) > 0);
+    let log = services.log(Service::Daemon);
+    assert_eq!(log.matches("no zygote").count(), 1, "{log}");
+}
+
+#[test]
+fn a_request_is_served_whose_session_died_with_that_of_its_zygote() {
+    let Some(services) = pool(1) else { return };
+    prime(&services);
+    let mut first: Vec<Process> = jailed(&services);
+    first.retain(|process| process.name == "brig-init");
+    first.sort_by_key(|process| process.start);
+    assert_eq!(first.len(), 2, "{first:?}");
+    let all = jailed(&services);
+    kill(&first[0]);
+    assert_gone(&all, SOON * slow());
+    let outcome = services.run(small("print(1)")).expect_success();
+    assert_eq!((start(&outcome), outcome.stdout().as_str()), (StartKind::Cold, "1\n"));
+    await_waiting(&services, 1);
+}
+
 #[test]
 fn a_request_is_served_whose_session_died_while_it_waited() {
     let Some(services) = pool(1) else { return };
     prime(&services);
-    let interpreters: Vec<Process> = jailed(&services)
-        .into_iter()
-        .filter(|process| process.name.starts_with("python"))
-        .collect();
-    assert_eq!(interpreters.len(), 1, "{:?}", jailed(&services));
-    kill_process(Pid::from_raw(interpreters[0].pid.cast_signed()).unwrap(), Signal::KILL).unwrap();
-    assert_gone(&interpreters, SOON * slow());
+    let all = interpreters(&services);
+    assert_eq!(all.len(), 2, "{all:?}");
+    kill(&all[1]);
     let outcome = services.run(small("print(1)")).expect_success();
     assert_eq!((start(&outcome), outcome.stdout().as_str()), (StartKind::Cold, "1\n"));
     // And the next one waits for the next request.

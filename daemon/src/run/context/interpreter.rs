@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant as StdInstant};
 
-use brig_jailer::api::{End, Event, Exit, Spawn, Work};
+use brig_jailer::api::{End, Event, Exit, Spawn, Start, Work};
 use brig_proto::v1::Reason;
 use tracing::{debug, warn};
 
@@ -65,6 +65,7 @@ pub(super) async fn start(host: &Host, session: &Session, context: &Context) -> 
         session: session.id.clone(),
         execution: new_id('c'),
         work: Work::Context,
+        start: Start::Exec,
         environment: environment.into_iter().map(bytes).collect(),
         stdin: false,
         merge_stderr: false,

@@ -7,7 +7,7 @@
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
-use brig_jailer::api::{CloseReason, Event, Make, Request};
+use brig_jailer::api::{CloseReason, Dock, Event, Make, Request};
 use brig_jailer::faults::{Point, point};
 use brig_proto::v1::{SessionCloseReason, SessionState, StartKind};
 use tokio::time::{Instant, sleep_until, timeout};
@@ -88,6 +88,7 @@ async fn make_in_time(host: &Host, session: &Session, slot: &mut Option<Jail>) -
         quantities: session.limits.quantities(),
         held: true,
         waiting: false,
+        dock: Dock::None,
         memo: session.memo(),
     };
     tokio::select! {

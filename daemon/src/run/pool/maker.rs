@@ -2,16 +2,19 @@
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use brig_jailer::api::{Enforced, Make, Spawn, Work};
+use brig_jailer::api::{Dock, Enforced, Make, Refusal, Spawn, Start, Work};
 use brig_jailer::faults::{Point, point};
 use brig_jailer::ids::Id;
+use brig_jailer::template::Template;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use tokio::net::unix::pipe::Receiver;
 use tokio::time::{sleep, timeout};
 use tracing::{info, warn};
 
+use super::zygotes::Zygotes;
 use super::{Kind, Waiting};
 use crate::files::Files;
 use crate::host::Host;
@@ -33,6 +36,7 @@ const END: Duration = Duration::from_secs(15);
 
 /// Keeps as many sessions waiting as are wanted, until the daemon is about to stop; then closes them.
 pub async fn keep(host: Arc<Host>) {
+    let mut zygotes = Zygotes::default();
     loop {
         tokio::select! {
             () = host.draining.cancelled() => break,
@@ -40,9 +44,16 @@ pub async fn keep(host: Arc<Host>) {
             () = sleep(LOOK) => {}
         }
         host.pool.tidy();
-        fill(&host).await;
+        if host.pool.outdated.swap(false, Ordering::SeqCst) {
+            zygotes.clear(&host);
+        }
+        let wanted = host.pool.lock().kinds();
+        let rotate = host.pool.limits().rotate.duration();
+        zygotes.tidy(&host, rotate, |kind| wanted.contains(kind));
+        fill(&host, &mut zygotes).await;
     }
     host.pool.empty();
+    zygotes.clear(&host);
     host.pool.closing.close();
     if timeout(END, host.pool.closing.wait()).await.is_err() {
         warn!(
@@ -52,11 +63,11 @@ pub async fn keep(host: Arc<Host>) {
     }
 }
 
-async fn fill(host: &Host) {
+async fn fill(host: &Host, zygotes: &mut Zygotes) {
     while !host.draining.is_cancelled() {
         let lacking = host.pool.lock().lacking(std::time::Instant::now());
         let Some(lacking) = lacking else { return };
-        match make_one(host, &lacking.kind).await {
+        match make_one(host, &lacking.kind, zygotes).await {
             Ok(waiting) => {
                 info!(session = %waiting.jail.id(), policy = lacking.kind.policy.name, "session made ahead");
                 host.pool.put(&lacking, waiting);
@@ -68,10 +79,32 @@ async fn fill(host: &Host) {
     }
 }
 
-/// Makes one; of what fails nothing is left.
-async fn make_one(host: &Host, kind: &Kind) -> Result<Waiting, Problem> {
-    let (mut jail, mut process) = (None, None);
-    let making = begin(host, kind, &mut jail, &mut process);
+/// Makes one, by its zygote if there can be one; of what fails nothing is left.
+async fn make_one(host: &Host, kind: &Kind, zygotes: &mut Zygotes) -> Result<Waiting, Problem> {
+    if let Some(dock) = zygotes.dock(host, kind).await {
+        match make_by(host, kind, Dock::Of(dock)).await {
+            Err(problem) if !matches!(problem, Problem::Draining | Problem::Jail(Refusal::Busy(_))) => {
+                zygotes.lost(host, kind, &problem);
+            }
+            made => {
+                zygotes.worked(kind);
+                return made;
+            }
+        }
+    }
+    make_by(host, kind, Dock::None).await
+}
+
+/// What exists of a session that is being made.
+#[derive(Debug, Default)]
+pub(super) struct Beginning {
+    pub(super) jail: Option<Jail>,
+    pub(super) process: Option<Process>,
+}
+
+async fn make_by(host: &Host, kind: &Kind, dock: Dock) -> Result<Waiting, Problem> {
+    let mut beginning = Beginning::default();
+    let making = begin(host, kind, dock, &mut beginning);
     let made = tokio::select! {
         made = timeout(MOST, making) => made.unwrap_or_else(|_elapsed| {
             let most = u64::try_from(MOST.as_millis()).unwrap_or(u64::MAX);
@@ -79,7 +112,7 @@ async fn make_one(host: &Host, kind: &Kind) -> Result<Waiting, Problem> {
         }),
         () = host.draining.cancelled() => Err(Problem::Draining),
     };
-    match (made, jail, process) {
+    match (made, beginning.jail, beginning.process) {
         (Ok((files, enforced, program)), Some(jail), Some(process)) => Ok(Waiting {
             jail,
             files,
@@ -100,21 +133,29 @@ async fn make_one(host: &Host, kind: &Kind) -> Result<Waiting, Problem> {
 
 type Made = (Files, Enforced, Program);
 
-async fn begin(
+async fn begin(host: &Host, kind: &Kind, dock: Dock, beginning: &mut Beginning) -> Result<Made, Problem> {
+    let template = template(host, kind)?;
+    let start = if dock == Dock::None { Start::Exec } else { Start::Fork };
+    let (session, enforced, files) = start_jail(host, kind, dock, beginning).await?;
+    let spawned = host.jailer.spawn(interpreter(kind, session, start)).await?;
+    let process = beginning.process.insert(spawned);
+    let mut program = running(process).await?;
+    if start == Start::Exec {
+        tell(&program, &warm_frame(kind, &template, false)?)?;
+    }
+    program.pipes.frames = Some(until_said(&mut program).await?);
+    // From here on it has no limit of time until it has something to run.
+    process.lap(None).await;
+    Ok((files, enforced, program))
+}
+
+/// Makes a session that waits.
+pub(super) async fn start_jail(
     host: &Host,
     kind: &Kind,
-    jail: &mut Option<Jail>,
-    process: &mut Option<Process>,
-) -> Result<Made, Problem> {
-    let failed = |message: String| Problem::Step {
-        step: "kernel",
-        message,
-    };
-    let templates = host.store.templates();
-    let templates = templates.map_err(|error| Problem::Configuration(error.to_string()))?;
-    let template = templates
-        .find(&kind.template.id)
-        .map_err(|problem| failed(problem.message))?;
+    dock: Dock,
+    beginning: &mut Beginning,
+) -> Result<(Id, Enforced, Files), Problem> {
     let order = Make {
         session: new_id('s'),
         policy: kind.policy.name.clone(),
@@ -123,39 +164,48 @@ async fn begin(
         quantities: kind.quantities,
         held: false,
         waiting: true,
+        dock,
         memo: Vec::new(),
     };
     let session = order.session.clone();
-    let (enforced, files) = make(&host.jailer, order, jail).await?;
-    let process = process.insert(host.jailer.spawn(interpreter(kind, session)).await?);
-    let mut program = running(process).await?;
+    let (enforced, files) = make(&host.jailer, order, &mut beginning.jail).await?;
+    Ok((session, enforced, files))
+}
+
+fn failed(message: String) -> Problem {
+    Problem::Step {
+        step: "kernel",
+        message,
+    }
+}
+
+/// Looks up what the template of a kind has imported ahead.
+pub(super) fn template(host: &Host, kind: &Kind) -> Result<Arc<Template>, Problem> {
+    let templates = host.store.templates();
+    let templates = templates.map_err(|error| Problem::Configuration(error.to_string()))?;
+    let found = templates.find(&kind.template.id);
+    found.map_err(|problem| failed(problem.message))
+}
+
+/// The request to import what the template names.
+pub(super) fn warm_frame(kind: &Kind, template: &Template, zygote: bool) -> Result<Vec<u8>, Problem> {
     let warm = Warm {
         imports: &template.imports,
         code: template.warm_up.as_deref(),
         threads: u32::try_from(kind.quantities.cpu_millis.div_ceil(1000))
             .unwrap_or(1)
             .max(1),
+        zygote,
     };
-    let request = warm_request(&warm).map_err(|error| failed(error.to_string()))?;
-    let (Some(way_in), Some(way_out)) = (&program.pipes.request, program.pipes.frames.take()) else {
-        return Err(failed("other descriptors came than were told".to_owned()));
-    };
-    tell(way_in, &request).map_err(|error| failed(format!("request pipe: {error}")))?;
-    program.pipes.frames = Some(
-        until_said(way_out)
-            .await
-            .map_err(|error| failed(format!("warm-up: {error}")))?,
-    );
-    // From here on it has no limit of time until it has something to run.
-    process.lap(None).await;
-    Ok((files, enforced, program))
+    warm_request(&warm).map_err(|error| failed(error.to_string()))
 }
 
-fn interpreter(kind: &Kind, session: Id) -> Spawn {
+pub(super) fn interpreter(kind: &Kind, session: Id, start: Start) -> Spawn {
     Spawn {
         session,
         execution: new_id('e'),
         work: Work::Kernel,
+        start,
         environment: Vec::new(),
         stdin: false,
         merge_stderr: false,
@@ -170,22 +220,34 @@ fn interpreter(kind: &Kind, session: Id) -> Spawn {
 ///
 /// Nothing of a guest's holds the pipe: no code has run in the session but the template's interpreter up to its first
 /// read.
-fn tell(way_in: &OwnedFd, request: &[u8]) -> std::io::Result<()> {
-    rustix::io::ioctl_fionbio(way_in, true)?;
-    let written = rustix::io::write(way_in, request)?;
-    if written == request.len() {
-        Ok(())
-    } else {
-        Err(std::io::Error::other(format!(
-            "took {written} of {} bytes",
+pub(super) fn tell(program: &Program, request: &[u8]) -> Result<(), Problem> {
+    let Some(way_in) = &program.pipes.request else {
+        return Err(failed("other descriptors came than were told".to_owned()));
+    };
+    let written = rustix::io::ioctl_fionbio(way_in, true).and_then(|()| rustix::io::write(way_in, request));
+    match written {
+        Ok(written) if written == request.len() => Ok(()),
+        Ok(written) => Err(failed(format!(
+            "request pipe: took {written} of {} bytes",
             request.len()
-        )))
+        ))),
+        Err(error) => Err(failed(format!("request pipe: {error}"))),
     }
+}
+
+/// Waits until the program says something, which is left in the pipe that this gives back.
+pub(super) async fn until_said(program: &mut Program) -> Result<OwnedFd, Problem> {
+    let Some(way_out) = program.pipes.frames.take() else {
+        return Err(failed("other descriptors came than were told".to_owned()));
+    };
+    until_readable(way_out)
+        .await
+        .map_err(|error| failed(format!("warm-up: {error}")))
 }
 
 /// Waits until there is something to be read, which is left there: reading a pipe takes its lock, asking whether there is
 /// anything does not.
-async fn until_said(way_out: OwnedFd) -> std::io::Result<OwnedFd> {
+async fn until_readable(way_out: OwnedFd) -> std::io::Result<OwnedFd> {
     let pipe = Receiver::from_owned_fd(way_out)?;
     pipe.readable().await?;
     let way_out = pipe.into_nonblocking_fd()?;

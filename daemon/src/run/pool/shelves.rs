@@ -145,6 +145,17 @@ impl<K: Clone + PartialEq, W> Shelves<K, W> {
         (self.most, self.idle) = (most, idle);
     }
 
+    /// The kinds that were asked for lately, the last one first: no more than may wait.
+    pub(super) fn kinds(&self) -> Vec<K> {
+        let mut shelves: Vec<_> = self.shelves.iter().collect();
+        shelves.sort_by_key(|shelf| std::cmp::Reverse(shelf.asked));
+        shelves
+            .into_iter()
+            .take(self.most)
+            .map(|shelf| shelf.kind.clone())
+            .collect()
+    }
+
     /// How many wait.
     pub(super) fn len(&self) -> usize {
         self.shelves.iter().map(|shelf| shelf.waiting.len()).sum()

@@ -8,10 +8,10 @@ use rustix::event::epoll::EventFlags;
 
 use super::helper::Helper;
 use super::{Phase, Remains, Session};
-use crate::api::{Enforced, Make, Quantities, Refusal, SESSION_MEMO_MAX};
+use crate::api::{Dock, Enforced, Make, Quantities, Refusal, SESSION_MEMO_MAX};
 use crate::cgroup::{IoPlan, Leaf, SessionGroups};
 use crate::faults::{Point, point};
-use crate::host::birth::{self, Newborn};
+use crate::host::birth::{self, Newborn, Place};
 use crate::host::blueprint::{self, Filters};
 use crate::host::events::{Source, Timer, Token};
 use crate::host::serve::Jailer;
@@ -43,8 +43,11 @@ impl Jailer {
         let id = request.session.clone();
         let built = self.lay_foundations(&request).and_then(|foundations| {
             let (block, on_disk) = (foundations.block, foundations.on_disk);
-            self.build(&request, foundations)
-                .inspect_err(|_| self.vacate(block, on_disk))
+            let dock = self
+                .enter_dock(&id, &request.dock, block, on_disk)
+                .inspect_err(|_| self.vacate(block, on_disk))?;
+            self.build(&request, foundations, dock.clone())
+                .inspect_err(|_| self.leave_dock(dock.as_ref(), block, on_disk))
         });
         match built {
             Ok(session) => {
@@ -86,7 +89,10 @@ impl Jailer {
         }
         check_quantities(&policy, &self.ceilings, &request.quantities)?;
         let template = self.template(&request.template)?;
-        let (filters, filter) = self.filters(&policy)?;
+        let (mut filters, filter) = self.filters(&policy)?;
+        if request.dock == Dock::Own {
+            filters.init = self.keeper_filter(&policy)?;
+        }
         let folder = template
             .tree
             .parent()
@@ -110,6 +116,7 @@ impl Jailer {
             workspace.as_deref(),
             &request.quantities,
             filters,
+            request.dock == Dock::Own,
         );
         #[cfg(feature = "faults")]
         crate::host::faults::spoil(&mut plan);
@@ -122,6 +129,16 @@ impl Jailer {
             on_disk,
             io,
         })
+    }
+
+    fn keeper_filter(&self, policy: &Policy) -> Result<Vec<Vec<u8>>, Refusal> {
+        let groups = &policy.rules.syscalls.groups;
+        let filter = self.groups.compile_keeper(&policy.name, groups);
+        let filter = filter.map_err(|error| Refusal::Invalid {
+            field: "policy".to_owned(),
+            message: format!("{}: syscalls.groups: {error}", policy.name),
+        });
+        Ok(filter?.programs)
     }
 
     fn filters(&mut self, policy: &Policy) -> Result<(Filters, String), Refusal> {
@@ -146,7 +163,7 @@ impl Jailer {
         Ok(made)
     }
 
-    fn build(&mut self, request: &Make, foundations: Foundations) -> Result<Session, Refusal> {
+    fn build(&mut self, request: &Make, foundations: Foundations, dock: Option<Id>) -> Result<Session, Refusal> {
         let Foundations {
             policy,
             template,
@@ -162,11 +179,23 @@ impl Jailer {
             disk_bytes: policy.limits.workspace.tmpfs_bytes(request.quantities.disk_bytes),
             ..request.quantities
         };
+        let dock_group = dock.as_ref().and_then(|dock| Some(self.docks.get(dock)?.group.clone()));
         let mut groups = self
             .cgroups
-            .session(&request.session, &charged, block.root(), io)
+            .session(&request.session, &charged, block.root(), io, dock_group.as_ref())
             .at(Step::Cgroups)?;
-        let born = birth::give_birth(&self.programs, &groups, block).and_then(|newborn| {
+        let guest = plan.guest.clone();
+        let map = match request.dock {
+            Dock::Own => self.region.keeper_map(block),
+            Dock::None | Dock::Of(_) => block.map(),
+        };
+        let entered = dock.as_ref().and_then(|dock| self.docks.get(dock));
+        let place = match (&request.dock, entered) {
+            (Dock::Own, Some(dock)) => dock.namespace.as_ref().map_or(Place::Plain, Place::Keeper),
+            (Dock::Of(_), Some(dock)) => dock.nest.as_ref().map_or(Place::Plain, Place::Nested),
+            _ => Place::Plain,
+        };
+        let born = birth::give_birth(&self.programs, &groups, block, &map, &place).and_then(|newborn| {
             match self.bring_up(&request.session, &mut groups, &newborn, plan) {
                 Ok((leaf, tokens)) => Ok((newborn, Helper::first(leaf), tokens)),
                 Err(error) => {
@@ -191,6 +220,8 @@ impl Jailer {
                 memo: request.memo.clone(),
                 paused: None,
                 waiting: request.waiting,
+                dock,
+                guest,
                 made: Instant::now(),
                 enforced: Enforced::default(),
                 control: newborn.control,

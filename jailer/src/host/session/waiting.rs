@@ -45,9 +45,15 @@ impl Jailer {
         self.sessions.values().filter(|session| !session.waiting).count()
     }
 
+    /// Sessions but those of zygotes.
+    fn ordinary_sessions(&self) -> usize {
+        let is_keeper = |session: &&Session| session.dock.as_ref() == Some(&session.id);
+        self.sessions.len() - self.sessions.values().filter(is_keeper).count()
+    }
+
     /// Whether there is room for another session. One that waits leaves its place to one that does not.
     pub(super) fn find_room(&mut self, waiting: bool) -> Result<(), Refusal> {
-        let (all, wanted) = (self.sessions.len(), self.wanted_sessions());
+        let (all, wanted) = (self.ordinary_sessions(), self.wanted_sessions());
         let counted = if waiting { all } else { wanted };
         if counted as u64 >= self.ceilings.sessions {
             return Err(Refusal::Busy(format!("{counted} sessions exist, which is the ceiling")));
@@ -65,7 +71,9 @@ impl Jailer {
     }
 
     fn oldest_waiting(&self) -> Option<Id> {
-        let waits = |session: &&Session| session.waiting && !matches!(session.phase, Phase::Closing(_));
+        let waits = |session: &&Session| {
+            session.waiting && !matches!(session.phase, Phase::Closing(_)) && !self.docks.contains_key(&session.id)
+        };
         let waiting = self.sessions.values().filter(waits);
         waiting
             .min_by_key(|session| session.made)

@@ -1,0 +1,149 @@
+"""A zygote: an interpreter that has imported what the template names, and is forked into sessions.
+
+The fork itself is native (`libbrig_fork.so`, from the crate brig-fork): the address space is copied once, and between the
+copy and the sealed child no Python runs. What is here decides whether an interpreter can be a zygote at all: what its
+imports left behind must not be shared by its children, who belong to different people. Memory that is mapped for writing
+by all, a second thread, an open file: each makes children that are not of their own, and is refused with the name of the
+import.
+
+Fork detection by pid works: a zygote has a pid that no session has.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from brig_kernel.channel import Channel
+
+LIBRARY = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "libbrig_fork.so")
+# The socket to the jailer, where the jailer puts it.
+CONTROL = 5
+# Where imports can leave files, which each child gets in its own session: at most so many bytes of them.
+WRITABLE = ("/tmp", "/dev/shm")
+MAX_LEFT = 4 << 20
+# Pages of the C library's locale archive and the like are mapped shared and can't be written.
+SHARED = "s"
+
+
+class NoZygoteError(Exception):
+    """The interpreter can't be forked into sessions."""
+
+
+def serve(channel: Channel) -> None:
+    """Returns in children alone, each in its session."""
+    fork = load()
+    left = list(files())
+    channel.send({"ev": "zygote"})
+    status = fork()
+    if status != 1:
+        # The jailer has closed its end.
+        os._exit(0 if status == 0 else 1)
+    channel.renew(3, 4)
+    reseed()
+    for path, mode, content in left:
+        put(path, mode, content)
+
+
+def load():  # type: ignore[no-untyped-def]
+    """The function that serves until this is a child."""
+    import ctypes
+
+    try:
+        library = ctypes.PyDLL(LIBRARY)
+        errno = -library.brig_fork_check()
+    except (OSError, AttributeError) as error:
+        # Without the calls, it was built for a processor that nobody has written them for.
+        raise NoZygoteError(f"{error}") from None
+    if errno:
+        raise NoZygoteError(f"prctl(PR_GET_TID_ADDRESS): {os.strerror(errno)}")
+    names = ("PyOS_BeforeFork", "PyOS_AfterFork_Parent", "PyOS_AfterFork_Child")
+    hooks = [ctypes.cast(getattr(ctypes.pythonapi, name), ctypes.c_void_p) for name in names]
+    for stream in (sys.stdout, sys.stderr):
+        stream.flush()
+    return lambda: library.brig_fork_serve(CONTROL, *hooks)
+
+
+def look(ours: set[str]) -> str | None:
+    """What would be shared by all children, if there is anything. `ours` are the descriptors that are known."""
+    if len(os.listdir("/proc/self/task")) > 1:
+        return "it leaves a second thread running"
+    with open("/proc/self/maps", encoding="utf-8", errors="replace") as maps:
+        for line in maps:
+            _, permissions, *_, path = [*line.split(maxsplit=5), ""][:6] if line.count(" ") > 4 else [*line.split(), ""]
+            if permissions[1] == "w" and permissions[3] == SHARED:
+                return f"it maps memory that all processes forked from it would share ({path.strip() or 'without a name'})"
+    for number in descriptors() - ours:
+        try:
+            target = os.readlink(f"/proc/self/fd/{number}")
+        except OSError:
+            continue  # That of the listing itself.
+        return f"it leaves descriptor {number} open ({target})"
+    try:
+        for _ in files():
+            pass
+    except NoZygoteError as error:
+        return str(error)
+    return None
+
+
+def files() -> Iterator[tuple[str, int, bytes | None]]:
+    """What lies in the writable folders: path, mode and content; directories, which come before what is in them, have none."""
+    import stat
+
+    size = 0
+    folders = list(WRITABLE)
+    while folders:
+        folder = folders.pop()
+        for name in sorted(os.listdir(folder)):
+            path = os.path.join(folder, name)
+            status = os.lstat(path)
+            content = None
+            if stat.S_ISDIR(status.st_mode):
+                folders.append(path)
+            elif stat.S_ISREG(status.st_mode):
+                size += status.st_size
+                if size > MAX_LEFT:
+                    raise NoZygoteError(f"it leaves more than {MAX_LEFT >> 20} MiB of files ({path})")
+                with open(path, "rb") as file:
+                    content = file.read()
+            else:
+                raise NoZygoteError(f"it leaves {path}, which is neither a file nor a directory")
+            yield path, stat.S_IMODE(status.st_mode), content
+
+
+def put(path: str, mode: int, content: bytes | None) -> None:
+    """Makes a file or directory of the zygote's in this session."""
+    try:
+        if content is None:
+            os.mkdir(path)
+        else:
+            with open(path, "xb") as file:
+                file.write(content)
+        os.chmod(path, mode)
+    except OSError:
+        pass  # A full disk: the module that misses it says so.
+
+
+def descriptors() -> set[str]:
+    return set(os.listdir("/proc/self/fd"))
+
+
+def reseed() -> None:
+    """Gives this process random numbers of its own. `random` does that by itself, after each fork."""
+    numpy = sys.modules.get("numpy.random")
+    if numpy is not None:
+        numpy.seed()
+    ssl = sys.modules.get("_ssl")
+    if ssl is not None:
+        ssl.RAND_add(os.urandom(64), 64.0)
+    tempfile = sys.modules.get("tempfile")
+    if tempfile is not None:
+        tempfile._name_sequence = None
+    uuid = sys.modules.get("uuid")
+    if uuid is not None:
+        uuid._node = uuid._last_timestamp = None
