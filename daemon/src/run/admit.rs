@@ -61,6 +61,8 @@ pub struct Job {
     pub conditions: Conditions,
     /// A session that has waited for it, whose names it has.
     pub ahead: Option<Reserved>,
+    /// The session of a zygote that can fork its program.
+    pub dock: Option<Id>,
 }
 
 /// What an execution runs under, and what is made of what it leaves: all that is needed once it has started.
@@ -355,6 +357,7 @@ fn admit_on(
             want_inline: wants_inline(spec),
         },
         ahead: None,
+        dock: None,
     })
 }
 

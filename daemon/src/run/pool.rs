@@ -16,6 +16,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
 use brig_jailer::api::{Enforced, Event, Quantities, Request};
+use brig_jailer::ids::Id;
 use brig_jailer::policy::{Policy, RequestedLimits};
 use brig_proto::v1::StartKind;
 use tokio::runtime::Handle;
@@ -44,14 +45,17 @@ const SETTINGS: [&str; 1] = ["matplotlibrc"];
 pub struct Pool {
     shelves: Mutex<Shelves<Kind, Waiting>>,
     limits: Mutex<PoolLimits>,
+    /// Sessions of zygotes that fork, by kind.
+    docks: Mutex<Vec<(Kind, Id)>>,
     /// Whether all zygotes are to be thrown away.
     outdated: AtomicBool,
     /// Told when one was asked for.
     asked: Notify,
     /// What closes sessions that nobody wants.
     closing: TaskTracker,
-    /// Sessions that were made when they were asked for, that had waited, and that could not be made ahead.
+    /// Sessions that were made when they were asked for, of which a zygote forked the program, that had waited, and that could not be made ahead.
     cold: AtomicU64,
+    forked: AtomicU64,
     pooled: AtomicU64,
     failed: AtomicU64,
     /// Zygotes that could not be made, or could not fork.
@@ -98,24 +102,33 @@ impl Pool {
         Arc::new(Self {
             shelves: Mutex::new(Shelves::new(limits.sessions, limits.idle.duration())),
             limits: Mutex::new(limits),
+            docks: Mutex::new(Vec::new()),
             outdated: AtomicBool::new(false),
             asked: Notify::new(),
             closing: TaskTracker::new(),
             cold: AtomicU64::new(0),
+            forked: AtomicU64::new(0),
             pooled: AtomicU64::new(0),
             failed: AtomicU64::new(0),
             zygotes_failed: AtomicU64::new(0),
         })
     }
 
-    /// Gives a job a session that waits, with its names, if one fits.
+    /// Gives a job a session that waits, with its names, if one fits, or else a zygote.
     pub fn serve(self: &Arc<Self>, job: &mut Job, principal: &Principal) {
         let share = self.limits().share;
         let Some(kind) = Kind::of(job, share, principal) else {
             return;
         };
-        let taken = self.lock().take(&kind, Instant::now());
+        // Names can't be given to what has some; but such a job shall have a zygote the next time.
+        let taken = if job.named {
+            self.lock().ask(&kind, Instant::now());
+            None
+        } else {
+            self.lock().take(&kind, Instant::now())
+        };
         self.asked.notify_one();
+        job.dock = self.dock(&kind);
         if let Some(waiting) = taken {
             job.session = waiting.jail.id().clone();
             job.execution = waiting.process.id().clone();
@@ -131,6 +144,7 @@ impl Pool {
         self.lock().resize(limits.sessions, limits.idle.duration());
         *self.limits.lock().unwrap_or_else(PoisonError::into_inner) = limits;
         self.outdated.store(true, Ordering::SeqCst);
+        self.publish(Vec::new());
         self.empty();
     }
 
@@ -138,6 +152,7 @@ impl Pool {
     pub fn count(&self, start: StartKind) {
         let counter = match start {
             StartKind::Pool => &self.pooled,
+            StartKind::Forked => &self.forked,
             _ => &self.cold,
         };
         counter.fetch_add(1, Ordering::Relaxed);
@@ -145,7 +160,7 @@ impl Pool {
 
     /// Sessions since the start of the daemon, by how they came to be.
     pub fn starts(&self) -> BTreeMap<String, u64> {
-        let named = [("cold", &self.cold), ("pool", &self.pooled)];
+        let named = [("cold", &self.cold), ("forked", &self.forked), ("pool", &self.pooled)];
         named
             .map(|(name, count)| (name.to_owned(), count.load(Ordering::Relaxed)))
             .into()
@@ -161,13 +176,29 @@ impl Pool {
         self.zygotes_failed.load(Ordering::Relaxed)
     }
 
-    fn zygote_failed(&self) {
+    /// Counts one that could not be made, or could not fork.
+    pub fn zygote_failed(&self) {
         self.zygotes_failed.fetch_add(1, Ordering::Relaxed);
     }
 
     /// How many wait.
     pub fn waiting(&self) -> usize {
         self.lock().len()
+    }
+
+    /// Says which zygotes fork now: none that is to be thrown away.
+    fn publish(&self, docks: Vec<(Kind, Id)>) {
+        let mut known = self.docks.lock().unwrap_or_else(PoisonError::into_inner);
+        *known = if self.outdated.load(Ordering::SeqCst) {
+            Vec::new()
+        } else {
+            docks
+        };
+    }
+
+    fn dock(&self, kind: &Kind) -> Option<Id> {
+        let docks = self.docks.lock().unwrap_or_else(PoisonError::into_inner);
+        docks.iter().find(|(other, _)| other == kind).map(|(_, id)| id.clone())
     }
 
     fn limits(&self) -> PoolLimits {
@@ -226,7 +257,7 @@ impl Pool {
 }
 
 impl Kind {
-    /// The kind of a job that asks for nothing that had to be known before: no names, variables, or input for the program,
+    /// The kind of a job that asks for nothing that had to be known before: no variables, or input for the program,
     /// no limits but those of its policy, and no file that would have been found in the place of a module.
     fn of(job: &Job, share: Share, principal: &Principal) -> Option<Self> {
         let policy = Arc::clone(&job.policy);
@@ -235,7 +266,6 @@ impl Kind {
         let is_plain = matches!(job.work, Work::Code { .. })
             // Nothing is made for what a reviewer has not approved.
             && Approval::asked_by(&policy).is_none()
-            && !job.named
             && job.environment.is_empty()
             && job.stdin.is_none()
             && !job.merge_stderr
@@ -361,8 +391,7 @@ mod tests {
         };
         let principal = crate::run::testing::principal();
         assert!(Kind::of(&plain(), Share::All, &principal).is_some());
-        let changes: [fn(&mut Job); 6] = [
-            |job| job.named = true,
+        let changes: [fn(&mut Job); 5] = [
             |job| job.environment = vec![(b"A".to_vec(), b"b".to_vec())],
             |job| job.stdin = Some(Vec::new()),
             |job| job.merge_stderr = true,

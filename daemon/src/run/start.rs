@@ -9,7 +9,7 @@ use brig_jailer::files::wire::{Put, Time};
 use brig_jailer::step::Step;
 use brig_proto::v1::{Reason, StartKind};
 use rustix::io::Errno;
-use tracing::debug;
+use tracing::{debug, warn};
 
 use crate::files::{Files, FilesError, Source};
 use crate::host::Host;
@@ -103,11 +103,16 @@ pub async fn start(
 ) -> Result<Started, Problem> {
     // Before there is a jail: a record may have gone while the execution waited.
     let records = inputs::open(job, host).await?;
-    let (mut workspace, enforced, waiting) = match home {
+    let (mut workspace, enforced, waiting, mut how) = match home {
         Home::Own { jail, ahead } => settle(host, job, jail, ahead, slot).await?,
         Home::Kept(session) => {
             session.runs().await?;
-            (Workspace::Kept(Arc::clone(session)), session.enforced(), None)
+            (
+                Workspace::Kept(Arc::clone(session)),
+                session.enforced(),
+                None,
+                Start::Exec,
+            )
         }
     };
     let since = prepare(job, &records, &mut workspace).await?;
@@ -125,13 +130,20 @@ pub async fn start(
         });
     }
     let spawned = loop {
-        let process = slot.insert(host.jailer.spawn(order(job, memo.clone())).await?);
+        let process = slot.insert(host.jailer.spawn(order(job, memo.clone(), how)).await?);
         point(Point::DaemonSpawnSent);
         match (started(job, process).await, &workspace) {
             // Somebody paused it meanwhile, and nothing was started.
             (Err(Problem::Jail(Refusal::Paused)), Workspace::Kept(session)) => {
                 *slot = None;
                 session.runs().await?;
+            }
+            // Nothing was started by the zygote, and the session is as good as any.
+            (Err(Problem::Jail(refusal)), _) if how == Start::Fork => {
+                *slot = None;
+                how = Start::Exec;
+                host.pool.zygote_failed();
+                warn!(%refusal, "not forked; the program is started");
             }
             (spawned, _) => break spawned,
         }
@@ -148,11 +160,16 @@ pub async fn start(
         enforced,
         since,
         program,
-        start: StartKind::Cold,
+        start: if how == Start::Fork {
+            StartKind::Forked
+        } else {
+            StartKind::Cold
+        },
     })
 }
 
-/// Takes the session that has waited, with its program, or makes one. One that has ended while it waited leaves its names
+/// Takes the session that has waited, with its program, or makes one: one that a zygote can fork the program into, if there
+/// is a zygote. One that has ended while it waited leaves its names
 /// to the one that is made.
 async fn settle(
     host: &Host,
@@ -160,7 +177,7 @@ async fn settle(
     jail: &mut Option<Jail>,
     ahead: Option<Reserved>,
     slot: &mut Option<Process>,
-) -> Result<(Workspace, Enforced, Option<Program>), Problem> {
+) -> Result<(Workspace, Enforced, Option<Program>, Start), Problem> {
     let claimed = match ahead {
         Some(mut reserved) => reserved.claim().await,
         None => None,
@@ -169,10 +186,19 @@ async fn settle(
         let waiting = *waiting;
         *jail = Some(waiting.jail);
         *slot = Some(waiting.process);
-        return Ok((Workspace::Own(waiting.files), waiting.enforced, Some(waiting.program)));
+        let program = Some(waiting.program);
+        return Ok((Workspace::Own(waiting.files), waiting.enforced, program, Start::Exec));
     }
-    let (enforced, files) = make(&host.jailer, one_shot(job), jail).await?;
-    Ok((Workspace::Own(files), enforced, None))
+    if let Some(dock) = &job.dock {
+        match make(&host.jailer, one_shot(job, Dock::Of(dock.clone())), jail).await {
+            Ok((enforced, files)) => return Ok((Workspace::Own(files), enforced, None, Start::Fork)),
+            // The zygote is gone meanwhile.
+            Err(Problem::Jail(Refusal::Invalid { field, .. })) if field == "dock" => {}
+            Err(problem) => return Err(problem),
+        }
+    }
+    let (enforced, files) = make(&host.jailer, one_shot(job, Dock::None), jail).await?;
+    Ok((Workspace::Own(files), enforced, None, Start::Exec))
 }
 
 /// Whether the jail of an execution is gone although the jailer is there, which says so, or says nothing more.
@@ -184,7 +210,7 @@ fn has_died(jailer: &Jailer, problem: &Problem) -> bool {
     }
 }
 
-fn one_shot(job: &Job) -> Make {
+fn one_shot(job: &Job, dock: Dock) -> Make {
     Make {
         session: job.session.clone(),
         policy: job.policy.name.clone(),
@@ -193,7 +219,7 @@ fn one_shot(job: &Job) -> Make {
         quantities: job.limits.quantities(),
         held: false,
         waiting: false,
-        dock: Dock::None,
+        dock,
         memo: Vec::new(),
     }
 }
@@ -279,7 +305,7 @@ fn not_put(index: usize, error: &FilesError, is_kept: bool) -> Problem {
     }
 }
 
-fn order(job: &Job, memo: Vec<u8>) -> Spawn {
+fn order(job: &Job, memo: Vec<u8>, start: Start) -> Spawn {
     Spawn {
         session: job.session.clone(),
         execution: job.execution.clone(),
@@ -290,7 +316,7 @@ fn order(job: &Job, memo: Vec<u8>) -> Spawn {
                 directory: directory.clone(),
             },
         },
-        start: Start::Exec,
+        start,
         environment: job.environment.clone(),
         stdin: (job.stdin.is_some() || job.stdin_open) && job.terminal.is_none(),
         // A terminal has one way out.

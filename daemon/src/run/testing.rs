@@ -56,6 +56,7 @@ pub(super) fn job(id: &str) -> Job {
             want_inline: true,
         },
         ahead: None,
+        dock: None,
     }
 }
 

@@ -81,7 +81,7 @@ fn a_session_that_waits_leaves_its_place_to_one_that_is_wanted() {
         ..small("print(1)")
     };
     let outcome = services.run(named("wanted1")).expect_success();
-    assert_eq!(start(&outcome), StartKind::Cold);
+    assert_eq!(start(&outcome), StartKind::Forked);
 }
 
 #[test]
@@ -168,7 +168,7 @@ fn a_request_is_served_whose_session_died_while_it_waited() {
     assert_eq!(all.len(), 2, "{all:?}");
     kill(&all[1]);
     let outcome = services.run(small("print(1)")).expect_success();
-    assert_eq!((start(&outcome), outcome.stdout().as_str()), (StartKind::Cold, "1\n"));
+    assert_eq!((start(&outcome), outcome.stdout().as_str()), (StartKind::Forked, "1\n"));
     // And the next one waits for the next request.
     await_waiting(&services, 1);
 }

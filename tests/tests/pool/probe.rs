@@ -27,23 +27,29 @@ fn look(outcome: &brig_tests::Outcome) -> Value {
 const PROBE: &str = include_str!("probe.py");
 
 #[test]
-fn code_finds_the_same_jail_in_a_session_that_had_waited() {
+fn code_finds_the_same_jail_however_its_session_came_to_be() {
     let Some(services) = pool(1) else { return };
     let cold = services.run(small(PROBE)).expect_success();
     assert_eq!(start(&cold), StartKind::Cold);
     let pooled = run_in_waiting(&services, small(PROBE)).expect_success();
-    let (cold_seen, pooled_seen) = (look(&cold), look(&pooled));
-    let differs = |(name, value): (&String, &Value)| {
-        (pooled_seen[name] != *value).then(|| format!("{name}: {value} {}", pooled_seen[name]))
+    let named = brig_proto::v1::ExecutionSpec {
+        session_id: "asked1".to_owned(),
+        ..small(PROBE)
     };
-    let different: Vec<String> = cold_seen.as_object().unwrap().iter().filter_map(differs).collect();
-    assert!(different.is_empty(), "{}", different.join("\n"));
-    assert_eq!(
-        pooled_seen.as_object().unwrap().len(),
-        cold_seen.as_object().unwrap().len()
-    );
+    let forked = services.run(named).expect_success();
+    assert_eq!(start(&forked), StartKind::Forked);
+    let (cold_seen, pooled_seen, forked_seen) = (look(&cold), look(&pooled), look(&forked));
+    for seen in [&pooled_seen, &forked_seen] {
+        let differs = |(name, value): (&String, &Value)| {
+            (seen[name] != *value).then(|| format!("{name}: {value} {}", seen[name]))
+        };
+        let different: Vec<String> = cold_seen.as_object().unwrap().iter().filter_map(differs).collect();
+        assert!(different.is_empty(), "{}", different.join("\n"));
+        assert_eq!(seen.as_object().unwrap().len(), cold_seen.as_object().unwrap().len());
+    }
     let enforced = |outcome: &brig_tests::Outcome| outcome.result.enforced.clone().unwrap();
     assert_eq!(enforced(&pooled), enforced(&cold));
+    assert_eq!(enforced(&forked), enforced(&cold));
     // The probe saw something: a list that is empty everywhere is the same everywhere.
     assert_eq!(pooled_seen["status"]["CapBnd"][0], "0000000000000000");
     assert_eq!(pooled_seen["status"]["Seccomp"][0], "2");

@@ -50,8 +50,11 @@ pub async fn keep(host: Arc<Host>) {
         let wanted = host.pool.lock().kinds();
         let rotate = host.pool.limits().rotate.duration();
         zygotes.tidy(&host, rotate, |kind| wanted.contains(kind));
+        host.pool.publish(zygotes.docks());
         fill(&host, &mut zygotes).await;
+        host.pool.publish(zygotes.docks());
     }
+    host.pool.publish(Vec::new());
     host.pool.empty();
     zygotes.clear(&host);
     host.pool.closing.close();
@@ -81,7 +84,9 @@ async fn fill(host: &Host, zygotes: &mut Zygotes) {
 
 /// Makes one, by its zygote if there can be one; of what fails nothing is left.
 async fn make_one(host: &Host, kind: &Kind, zygotes: &mut Zygotes) -> Result<Waiting, Problem> {
-    if let Some(dock) = zygotes.dock(host, kind).await {
+    let dock = zygotes.dock(host, kind).await;
+    host.pool.publish(zygotes.docks());
+    if let Some(dock) = dock {
         match make_by(host, kind, Dock::Of(dock)).await {
             Err(problem) if !matches!(problem, Problem::Draining | Problem::Jail(Refusal::Busy(_))) => {
                 zygotes.lost(host, kind, &problem);

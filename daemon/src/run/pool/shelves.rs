@@ -48,28 +48,47 @@ impl<K: Clone + PartialEq, W> Shelves<K, W> {
         }
     }
 
+    /// Notes that a kind is asked for, without taking one.
+    pub(super) fn ask(&mut self, kind: &K, now: Instant) {
+        if self.most > 0 {
+            self.shelf(kind, now);
+        }
+    }
+
     /// Takes the one that has waited longest, if there is one; there will be one next time.
     pub(super) fn take(&mut self, kind: &K, now: Instant) -> Option<W> {
         if self.most == 0 {
             return None;
         }
-        let Some(shelf) = self.shelves.iter_mut().find(|shelf| shelf.kind == *kind) else {
-            self.shelves.push(Shelf {
-                kind: kind.clone(),
-                wanted: 1,
-                waiting: VecDeque::new(),
-                asked: now,
-                failures: 0,
-                not_before: now,
-            });
-            return None;
-        };
-        shelf.asked = now;
+        let (most, is_new) = (self.most, !self.shelves.iter().any(|shelf| shelf.kind == *kind));
+        let shelf = self.shelf(kind, now);
         let taken = shelf.waiting.pop_front();
-        if taken.is_none() {
-            shelf.wanted = (shelf.wanted + 1).min(self.most);
+        if taken.is_none() && !is_new {
+            shelf.wanted = (shelf.wanted + 1).min(most);
         }
         taken
+    }
+
+    /// The shelf of a kind that is asked for now.
+    fn shelf(&mut self, kind: &K, now: Instant) -> &mut Shelf<K, W> {
+        let place = self
+            .shelves
+            .iter()
+            .position(|shelf| shelf.kind == *kind)
+            .unwrap_or_else(|| {
+                self.shelves.push(Shelf {
+                    kind: kind.clone(),
+                    wanted: 1,
+                    waiting: VecDeque::new(),
+                    asked: now,
+                    failures: 0,
+                    not_before: now,
+                });
+                self.shelves.len() - 1
+            });
+        let shelf = &mut self.shelves[place];
+        shelf.asked = now;
+        shelf
     }
 
     /// What is to be made next. The kinds that were asked for last come first.

@@ -91,6 +91,14 @@ impl Zygotes {
         }
     }
 
+    /// Those that fork, by kind.
+    pub(super) fn docks(&self) -> Vec<(Kind, Id)> {
+        let zygotes = self.0.iter().filter_map(|nest| Some((nest, nest.zygote.as_ref()?)));
+        zygotes
+            .map(|(nest, zygote)| (nest.kind.clone(), zygote.jail.id().clone()))
+            .collect()
+    }
+
     /// One that has forked is as it should be.
     pub(super) fn worked(&mut self, kind: &Kind) {
         if let Some(nest) = self.0.iter_mut().find(|nest| nest.kind == *kind) {
