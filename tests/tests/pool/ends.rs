@@ -145,6 +145,22 @@ fn what_a_zygote_has_forked_outlives_it_and_another_one_takes_its_place() {
 }
 
 #[test]
+fn a_zygote_that_stands_still_is_given_up_and_the_program_is_started() {
+    let Some(services) = pool(1) else { return };
+    prime(&services);
+    let zygote = interpreters(&services).remove(0);
+    kill_process(Pid::from_raw(zygote.pid.cast_signed()).unwrap(), Signal::STOP).unwrap();
+    let named = brig_proto::v1::ExecutionSpec {
+        session_id: "named1".to_owned(),
+        ..small("print(1)")
+    };
+    let outcome = services.run(named).expect_success();
+    assert_eq!((start(&outcome), outcome.stdout().as_str()), (StartKind::Cold, "1\n"));
+    assert!(failed_zygotes(&services) > 0);
+    assert_gone(&[zygote], SOON * slow());
+}
+
+#[test]
 fn a_request_is_served_whose_session_died_with_that_of_its_zygote() {
     let Some(services) = pool(1) else { return };
     prime(&services);
