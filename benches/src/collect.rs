@@ -8,7 +8,7 @@ use brig_tests::spec::command;
 
 use crate::Turns;
 use crate::ours::Ours;
-use crate::samples::{Measurement, Unit, millis};
+use crate::samples::{Measurement, Of, Unit, millis};
 
 /// Files that lie there, in folders of a hundred.
 const FILES: &str =
@@ -33,7 +33,7 @@ impl<'o> Collect<'o> {
         let collect = Self {
             ours,
             session,
-            collected: Measurement::new(name, Unit::Milliseconds).goal(None, MOST),
+            collected: Measurement::new(name, Unit::Milliseconds).goal(Of::Median, MOST),
         };
         collect.run(command(&["sh", "-c", FILES]))?;
         Ok(collect)

@@ -13,7 +13,7 @@ use serde::Deserialize;
 
 use crate::Turns;
 use crate::ours::{Ours, follow};
-use crate::samples::{Measurement, Unit, millis};
+use crate::samples::{Measurement, Of, Unit, millis};
 use crate::times::Times;
 
 /// Cells of one turn: they take milliseconds.
@@ -39,7 +39,7 @@ impl<'o> Cells<'o> {
         let context = context(ours, &session)?;
         let measurement = |moment: &str| {
             let name = format!("next print(1) in a live context, {moment}");
-            Measurement::new(name, Unit::Milliseconds).goal(Some(PEER), 5.0)
+            Measurement::new(name, Unit::Milliseconds).goal(Of::Ratio(PEER), 5.0)
         };
         let mut cells = Self {
             ours,

@@ -1,123 +1,138 @@
 //! Fresh sessions: code runs in a sandbox that is made for it and gone afterwards.
 
-use std::sync::{Arc, Mutex, PoisonError};
-
 use crate::Turns;
 use crate::ours::Ours;
-use crate::peers::{self, Peer, Place, Rootfs};
-use crate::samples::{Measurement, Unit, millis};
-use crate::times::{Times, timed};
+use crate::peers::{BARE, Crowd};
+use crate::samples::{Measurement, Of, Unit, millis};
+use crate::times::Times;
+use crate::works::{PRINT, Work};
 
-/// What is run, and what it writes.
-const WORKS: [Work; 2] = [
-    Work {
-        name: "print(1)",
-        source: "print(1)",
-        expected: "1\n",
-    },
-    Work {
-        name: "pandas",
-        source: "import pandas, numpy\nprint(pandas.DataFrame({'a': numpy.arange(10)}).a.sum())",
-        expected: "45\n",
-    },
-];
 const MOMENTS: [&str; 3] = ["to first output", "finished", "torn down"];
 
-#[derive(Debug, Clone, Copy)]
-struct Work {
-    name: &'static str,
-    source: &'static str,
-    expected: &'static str,
+/// How a session comes to be.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Start {
+    /// Nothing waits for the request.
+    Demand,
+    /// It has waited.
+    Pool,
 }
 
 /// Brig and its peers, in turns.
 pub(crate) struct Fresh<'o> {
     ours: &'o Ours,
-    place: Place,
-    peers: Vec<Arc<Mutex<Box<dyn Peer>>>>,
-    /// By work and moment.
-    measured: Vec<[Measurement; 3]>,
-    /// The same in sessions that have waited.
-    waited: Vec<[Measurement; 3]>,
+    crowd: &'o Crowd,
+    works: Vec<Work>,
+    series: Vec<Series>,
+}
+
+/// One work, started in one way.
+struct Series {
+    work: Work,
+    start: Start,
+    moments: [Measurement; 3],
 }
 
 impl<'o> Fresh<'o> {
-    /// Finds the peers, and tries each; those that can't run here are left out.
-    pub(crate) fn new(
-        ours: &'o Ours,
-        place: Place,
-        rootfs: &Rootfs,
-        left_out: &mut Vec<String>,
-    ) -> anyhow::Result<Self> {
-        let (found, missing) = peers::find(rootfs);
-        left_out.extend(missing);
-        let mut fresh = Self {
-            ours,
-            place,
-            peers: Vec::new(),
-            measured: WORKS.iter().map(|work| measurements(work, "")).collect(),
-            waited: WORKS.iter().map(|work| measurements(work, " from the pool")).collect(),
-        };
-        for peer in found {
-            let name = peer.name();
-            let peer = Arc::new(Mutex::new(peer));
-            match WORKS.iter().try_for_each(|work| fresh.ask(&peer, *work).map(drop)) {
-                Ok(()) => fresh.peers.push(peer),
-                Err(error) => left_out.push(format!("{name}: {error:#}")),
+    /// Runs each once, so that what is asked for waits.
+    pub(crate) fn new(ours: &'o Ours, crowd: &'o Crowd, wanted: &[(Work, Start)]) -> anyhow::Result<Self> {
+        let mut works: Vec<Work> = Vec::new();
+        for (work, start) in wanted {
+            if works.iter().all(|known| known.name != work.name) {
+                works.push(*work);
+            }
+            match start {
+                Start::Demand => drop(ours.fresh(*work)?),
+                Start::Pool => ours.ask_ahead(*work, 1)?,
             }
         }
-        for work in WORKS {
-            ours.fresh(work.source, work.expected)?;
-            ours.ask_ahead(work.source, work.expected)?;
-        }
-        Ok(fresh)
+        Ok(Self {
+            ours,
+            crowd,
+            works,
+            series: wanted.iter().map(|(work, start)| Series::new(*work, *start)).collect(),
+        })
     }
 
-    fn ask(&self, peer: &Arc<Mutex<Box<dyn Peer>>>, work: Work) -> anyhow::Result<(String, Times)> {
-        let peer = Arc::clone(peer);
-        self.place.run(move || {
-            let mut peer = peer.lock().unwrap_or_else(PoisonError::into_inner);
-            let command = peer.command(work.source)?;
-            Ok((peer.name(), timed(command, work.expected)?))
-        })?
+    /// A turn of one of the peers, or of one of the ways to start ours.
+    fn turn(&mut self, work: Work, who: usize) -> anyhow::Result<()> {
+        let mut of_work = self.series.iter_mut().filter(|series| series.work.name == work.name);
+        match self.crowd.names().nth(who) {
+            Some(name) => {
+                let times = self.crowd.ask(who, work)?;
+                of_work.for_each(|series| series.peer(name, times));
+            }
+            None => {
+                if let Some(series) = of_work.nth(who - self.crowd.names().len()) {
+                    let times = match series.start {
+                        Start::Demand => self.ours.fresh(work)?,
+                        Start::Pool => self.ours.waited(work)?,
+                    };
+                    series.ours(times);
+                }
+            }
+        }
+        Ok(())
     }
 }
 
 impl Turns for Fresh<'_> {
     fn round(&mut self, round: usize) -> anyhow::Result<()> {
-        let all = self.peers.len() + 2;
-        for (number, work) in WORKS.into_iter().enumerate() {
+        for work in self.works.clone() {
+            let ways = self
+                .series
+                .iter()
+                .filter(|series| series.work.name == work.name)
+                .count();
+            let all = self.crowd.names().len() + ways;
             for turn in 0..all {
                 // Everybody follows everybody: what one leaves to be done meets another each time.
-                let who = (round + turn) % all;
-                if let Some(peer) = self.peers.get(who).map(Arc::clone) {
-                    let (name, times) = self.ask(&peer, work)?;
-                    for rows in [&mut self.measured[number], &mut self.waited[number]] {
-                        let spans = rows.iter_mut().zip(times.moments());
-                        spans.for_each(|(row, span)| row.peer(&name, millis(span)));
-                    }
-                    continue;
-                }
-                let (rows, times) = if who == self.peers.len() {
-                    (&mut self.measured[number], self.ours.fresh(work.source, work.expected)?)
-                } else {
-                    (&mut self.waited[number], self.ours.waited(work.source, work.expected)?)
-                };
-                let spans = rows.iter_mut().zip(times.moments());
-                spans.for_each(|(row, span)| row.ours.push(millis(span)));
+                self.turn(work, (round + turn) % all)?;
             }
         }
         Ok(())
     }
 
     fn measurements(self: Box<Self>) -> Vec<Measurement> {
-        self.waited.into_iter().chain(self.measured).flatten().collect()
+        self.series.into_iter().flat_map(|series| series.moments).collect()
     }
 }
 
-fn measurements(work: &Work, how: &str) -> [Measurement; 3] {
-    MOMENTS.map(|moment| {
-        let name = format!("fresh session{how}, {}, {moment}", work.name);
-        Measurement::new(name, Unit::Milliseconds)
-    })
+impl Series {
+    fn new(work: Work, start: Start) -> Self {
+        let how = match start {
+            Start::Demand => "",
+            Start::Pool => " from the pool",
+        };
+        let moments = MOMENTS.map(|moment| {
+            let name = format!("fresh session{how}, {}, {moment}", work.name);
+            let goals = goals(work, start, moment).iter();
+            goals.fold(Measurement::new(name, Unit::Milliseconds), |row, (peer, least)| {
+                row.goal(Of::Ratio(peer), *least)
+            })
+        });
+        Self { work, start, moments }
+    }
+
+    fn ours(&mut self, times: Times) {
+        let spans = self.moments.iter_mut().zip(times.moments());
+        spans.for_each(|(row, span)| row.ours.push(millis(span)));
+    }
+
+    fn peer(&mut self, name: &str, times: Times) {
+        let spans = self.moments.iter_mut().zip(times.moments());
+        spans.for_each(|(row, span)| row.peer(name, millis(span)));
+    }
+}
+
+/// Against whom which ratio is asked for.
+fn goals(work: Work, start: Start, moment: &str) -> &'static [(&'static str, f64)] {
+    match (start, work.name == PRINT.name, moment) {
+        (Start::Pool, false, "to first output") => &[("nsjail", 80.0)],
+        (Start::Demand, false, "to first output") => &[("nsjail", 20.0)],
+        (Start::Demand, false, "torn down") => &[("nsjail", 15.0)],
+        (Start::Pool, true, "to first output") => &[("nsjail", 15.0), (BARE, 10.0)],
+        (Start::Demand, true, "to first output") => &[("nsjail", 3.0), (BARE, 1.5)],
+        _ => &[],
+    }
 }

@@ -1,13 +1,11 @@
 //! What kept sessions take while nothing runs in them.
 
-use std::fs;
 use std::time::Duration;
 
-use anyhow::Context;
-use brig_tests::processes::process;
 use brig_tests::services::Service;
 
 use crate::context::context;
+use crate::memory::own;
 use crate::ours::Ours;
 use crate::samples::{Measurement, Unit, mebibytes};
 
@@ -55,8 +53,8 @@ fn measure(
     }
     if prepared.is_ok() {
         std::thread::sleep(REST);
-        for (processes, bytes) in ours.memory_of(&sessions)?.into_values() {
-            let sum: anyhow::Result<u64> = processes.into_iter().map(own_memory).sum();
+        for (processes, bytes) in ours.groups().memory_of(&sessions)?.into_values() {
+            let sum: anyhow::Result<u64> = processes.into_iter().map(own).sum();
             private.ours.push(mebibytes(sum?));
             charged.ours.push(mebibytes(bytes));
         }
@@ -71,19 +69,5 @@ fn measure(
 
 fn daemons_private(ours: &Ours) -> anyhow::Result<u64> {
     let both = [Service::Jailer, Service::Daemon];
-    both.map(|service| own_memory(ours.process(service).pid))
-        .into_iter()
-        .sum()
-}
-
-/// What one process has for itself, in bytes: pages that it alone has written, and its page tables.
-fn own_memory(pid: u32) -> anyhow::Result<u64> {
-    let rollup = fs::read_to_string(format!("/proc/{pid}/smaps_rollup"))?;
-    let line = rollup.lines().find_map(|line| line.strip_prefix("Private_Dirty:"));
-    let kibibytes = line.and_then(|text| text.trim().strip_suffix(" kB"));
-    let dirty: u64 = kibibytes
-        .context("smaps_rollup without Private_Dirty")?
-        .trim()
-        .parse()?;
-    Ok(dirty * 1024 + process(pid).memory("VmPTE"))
+    both.map(|service| own(ours.process(service).pid)).into_iter().sum()
 }

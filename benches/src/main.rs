@@ -1,90 +1,52 @@
 //! `make bench`: how fast Brig is beside others, measured in turns on one machine. `benches/README.md` says how to read it.
 
+mod append;
 mod collect;
 mod context;
+mod deadline;
 mod fresh;
+mod groups;
 mod growth;
 mod idle;
+mod live;
 mod machine;
+mod memory;
+mod options;
 mod ours;
 mod peers;
 mod plot;
 mod report;
 mod samples;
 mod stream;
+mod sustained;
 mod table;
 mod times;
 mod transfer;
+mod waiting;
+mod works;
 
 use std::fs;
 use std::io::Write;
-use std::path::PathBuf;
+use std::time::Duration;
 
 use anyhow::Context;
-use clap::{Parser, ValueEnum};
+use clap::Parser;
 
+use self::append::Append;
 use self::collect::Collect;
 use self::context::Cells;
+use self::deadline::Deadline;
 use self::fresh::Fresh;
 use self::machine::Machine;
-use self::ours::Ours;
-use self::peers::{Place, Rootfs};
+use self::options::{Options, Rows, has_turn};
+use self::ours::{Ours, Scale};
+use self::peers::{Crowd, Rootfs};
 use self::report::{Report, rows};
 use self::samples::Measurement;
 use self::stream::Stream;
+use self::sustained::Sustained;
 use self::transfer::Transfer;
-
-/// Sessions that may be kept beside the idle ones.
-const SPARE_SESSIONS: usize = 20;
-
-/// Measures Brig and its peers in turns, and writes what was found to DIR.
-#[derive(Debug, Parser)]
-struct Options {
-    /// Rounds: everybody has a turn in each
-    #[arg(long, default_value_t = 30, value_parser = clap::value_parser!(u32).range(1..))]
-    rounds: u32,
-    /// Rounds from one large transfer or stream to the next
-    #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..))]
-    transfer_every: u32,
-    /// What is transferred and streamed, in bytes
-    #[arg(long, default_value_t = 1_000_000_000)]
-    bytes: u64,
-    /// Idle sessions without a context
-    #[arg(long, default_value_t = 500)]
-    sessions: usize,
-    /// Idle sessions with a context
-    #[arg(long, default_value_t = 50)]
-    contexts: usize,
-    /// Measures these alone
-    #[arg(long, value_enum, value_delimiter = ',')]
-    only: Vec<Group>,
-    /// Where the report goes
-    #[arg(long, value_name = "DIR", default_value = "target/bench")]
-    out: PathBuf,
-    /// The folder of this program's scripts
-    #[arg(long, value_name = "DIR", default_value = "benches")]
-    scripts: PathBuf,
-    /// Python with ipykernel and jupyter_client
-    #[arg(long, value_name = "PROGRAM", default_value = "target/bench/venv/bin/python")]
-    jupyter: PathBuf,
-}
-
-/// What can be measured.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-enum Group {
-    /// Fresh sessions against other sandboxes
-    Fresh,
-    /// The next cell in a live context against ipykernel
-    Context,
-    /// The look at a session's files after an execution
-    Collect,
-    /// Large files against cp
-    Transfer,
-    /// Stdout of a command that streams
-    Stream,
-    /// Memory of idle sessions
-    Idle,
-}
+use self::works::{PANDAS, PRINT};
 
 /// Things that are measured in turns.
 trait Turns {
@@ -94,28 +56,34 @@ trait Turns {
     fn measurements(self: Box<Self>) -> Vec<Measurement>;
 }
 
+/// What takes turns, each with how many it has.
+type Groups<'o> = Vec<(u32, Box<dyn Turns + 'o>)>;
+
 fn main() -> anyhow::Result<()> {
     let options = Options::parse();
     let scratch = tempfile::Builder::new().prefix("brig-bench-").tempdir()?;
-    let ours = Ours::start(options.sessions + options.contexts + SPARE_SESSIONS)?;
+    let ours = Ours::start(Scale {
+        sessions: options.most_sessions(),
+        ..Scale::default()
+    })?;
     let machine = Machine::look(ours.directory())?;
     let rootfs = Rootfs::find(scratch.path())?;
     let mut left_out = Vec::new();
 
-    let mut groups = groups(&options, &ours, &rootfs, &mut left_out)?;
+    let wants_peers = options.wants(Rows::Sustained) || !options.fresh().is_empty();
+    let gather = || Crowd::gather(&rootfs, &[PRINT, PANDAS], &mut left_out);
+    let crowd = wants_peers.then(gather).transpose()?;
+    let mut groups = groups(&options, &ours, &machine, crowd.as_ref(), &mut left_out)?;
     for round in 0..options.rounds {
         say(&format!("\rround {} of {}", round + 1, options.rounds))?;
-        for (every, group) in &mut groups {
-            if round % *every == 0 {
+        for (turns, group) in &mut groups {
+            if has_turn(round, *turns, options.rounds) {
                 group.round(usize::try_from(round)?)?;
             }
         }
     }
     let mut measured: Vec<Measurement> = groups.into_iter().flat_map(|(_, group)| group.measurements()).collect();
-    if options.wants(Group::Idle) {
-        say("\ridle sessions        ")?;
-        measured.extend(idle::idle(&ours, options.sessions, options.contexts, &mut left_out)?);
-    }
+    measured.extend(alone(&options, &ours, &mut left_out)?);
 
     let report = Report {
         machine,
@@ -125,7 +93,7 @@ fn main() -> anyhow::Result<()> {
     let document = options.out.join("report.json");
     fs::write(&document, serde_json::to_string_pretty(&report)? + "\n")?;
     let plots = plot::draw(&ours, &measured, &options.scripts.join("plot.py"), &options.out)?;
-    say("\r                     \r")?;
+    say("\r\x1b[K")?;
     let text = table::table(&report, &left_out);
     fs::write(options.out.join("report.txt"), &text)?;
     writeln!(
@@ -136,43 +104,71 @@ fn main() -> anyhow::Result<()> {
     Ok(())
 }
 
-/// What takes turns, each with the rounds from one of its turns to the next.
 fn groups<'o>(
     options: &Options,
     ours: &'o Ours,
-    rootfs: &Rootfs,
+    machine: &Machine,
+    crowd: Option<&'o Crowd>,
     left_out: &mut Vec<String>,
-) -> anyhow::Result<Vec<(u32, Box<dyn Turns + 'o>)>> {
-    let mut groups: Vec<(u32, Box<dyn Turns + 'o>)> = Vec::new();
-    if options.wants(Group::Fresh) {
-        let place = Place::enter(&rootfs.scratch)?;
-        groups.push((1, Box::new(Fresh::new(ours, place, rootfs, left_out)?)));
+) -> anyhow::Result<Groups<'o>> {
+    let (always, seldom) = (options.rounds, options.long_rounds);
+    let mut groups: Groups<'o> = Vec::new();
+    if let Some(crowd) = crowd {
+        let fresh = options.fresh();
+        if !fresh.is_empty() {
+            groups.push((always, Box::new(Fresh::new(ours, crowd, &fresh)?)));
+        }
+        if options.wants(Rows::Sustained) {
+            let span = Duration::from_millis(options.span);
+            groups.push((seldom, Box::new(Sustained::new(crowd, span, left_out)?)));
+        }
     }
-    if options.wants(Group::Context) {
+    if options.wants(Rows::Context) {
         match Cells::new(ours, &options.scripts.join("cells.py"), &options.jupyter) {
-            Ok(cells) => groups.push((1, Box::new(cells))),
+            Ok(cells) => groups.push((always, Box::new(cells))),
             Err(error) => left_out.push(format!("next cell in a live context: {error:#}")),
         }
     }
-    if options.wants(Group::Collect) {
-        groups.push((1, Box::new(Collect::new(ours)?)));
+    if options.wants(Rows::Collect) {
+        groups.push((always, Box::new(Collect::new(ours)?)));
     }
-    if options.wants(Group::Transfer) {
-        groups.push((options.transfer_every, Box::new(Transfer::new(ours, options.bytes)?)));
+    if options.wants(Rows::Ledger) {
+        match Append::new(ours.directory(), &machine.disk) {
+            Ok(append) => groups.push((always, Box::new(append))),
+            Err(error) => left_out.push(format!("ledger append with fsync: {error:#}")),
+        }
     }
-    if options.wants(Group::Stream) {
+    if options.wants(Rows::Deadline) {
+        groups.push((seldom, Box::new(Deadline::new(ours))));
+    }
+    if options.wants(Rows::Transfer) {
+        groups.push((seldom, Box::new(Transfer::new(ours, options.bytes)?)));
+    }
+    if options.wants(Rows::Stream) {
         match Stream::new(ours, options.bytes) {
-            Ok(stream) => groups.push((options.transfer_every, Box::new(stream))),
+            Ok(stream) => groups.push((seldom, Box::new(stream))),
             Err(error) => left_out.push(format!("stdout of a command, streamed: {error:#}")),
         }
     }
     Ok(groups)
 }
 
-impl Options {
-    fn wants(&self, group: Group) -> bool {
-        self.only.is_empty() || self.only.contains(&group)
+/// What needs the machine for itself: so much is there that it would disturb others' turns.
+fn alone(options: &Options, ours: &Ours, left_out: &mut Vec<String>) -> anyhow::Result<Vec<Measurement>> {
+    let mut measured = Vec::new();
+    if options.wants(Rows::Live) {
+        let rounds = usize::try_from(options.live_rounds)?;
+        measured.extend(live::live(ours, options.live, rounds, say)?);
     }
+    if options.wants(Rows::Idle) {
+        say("\r\x1b[Kidle sessions")?;
+        measured.extend(idle::idle(ours, options.sessions, options.contexts, left_out)?);
+    }
+    if options.wants(Rows::Waiting) {
+        say("\r\x1b[Kwaiting sessions")?;
+        measured.extend(waiting::waiting(usize::try_from(options.waiting)?, left_out)?);
+    }
+    Ok(measured)
 }
 
 /// Progress, for people.

@@ -1,6 +1,5 @@
 //! Brig as it runs on a host: both daemons, asked over gRPC, with everything on.
 
-use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -9,13 +8,16 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, ensure};
 use brig_proto::v1::execution_event::Event;
 use brig_proto::v1::{ExecutionSpec, OutputStream, SessionsCreateRequest, StartKind};
+use brig_tests::host::Places;
 use brig_tests::policies::Policies;
-use brig_tests::processes::{Process, groups};
+use brig_tests::processes::Process;
 use brig_tests::services::{Service, Setup};
 use brig_tests::spec::code;
 use brig_tests::{Live, Outcome, Services};
 
+use crate::groups::Groups;
 use crate::times::Times;
+use crate::works::{PRINT, Work};
 
 /// The policy of sessions that hold large files.
 pub(crate) const LARGE: &str = "bench";
@@ -24,19 +26,44 @@ const AHEAD: Duration = Duration::from_secs(60);
 /// How long a jail may take to be gone.
 const GONE: Duration = Duration::from_secs(10);
 
+/// How much there may be at one time.
+#[derive(Debug, Clone)]
+pub(crate) struct Scale {
+    /// Sessions.
+    pub(crate) sessions: usize,
+    /// Of these, sessions that wait for a request.
+    pub(crate) waiting: usize,
+    /// Executions.
+    pub(crate) running: usize,
+    /// The images of templates.
+    pub(crate) images: PathBuf,
+}
+
+impl Default for Scale {
+    fn default() -> Self {
+        Self {
+            sessions: 64,
+            waiting: 1,
+            // As brigd has it.
+            running: 16,
+            images: Places::find().images,
+        }
+    }
+}
+
 /// Both daemons, in a directory of their own.
 #[derive(Debug)]
 pub(crate) struct Ours {
     services: Services,
     _policies: Policies,
-    /// The control groups that those of sessions are made in.
-    parents: Vec<PathBuf>,
-    sessions: AtomicUsize,
+    groups: Groups,
+    /// How sessions start that are made when they are asked for.
+    on_demand: StartKind,
 }
 
 impl Ours {
-    /// Starts them; `sessions` may be kept at one time.
-    pub(crate) fn start(sessions: usize) -> anyhow::Result<Self> {
+    /// Starts them.
+    pub(crate) fn start(scale: Scale) -> anyhow::Result<Self> {
         let changes = [
             // A file of 1 GB, twice.
             (
@@ -50,28 +77,32 @@ impl Ours {
             .context("this host can't run jails")?
             .and(LARGE, &changes);
         let ceilings = policies.path().join("ceilings.toml");
-        fs::write(
-            &ceilings,
-            format!(
-                "sessions = {sessions}
-"
-            ),
-        )?;
+        let Scale { sessions, running, .. } = scale;
+        fs::write(&ceilings, format!("sessions = {sessions}\n"))?;
         let setup = Setup {
             policies: policies.path().to_owned(),
             ceilings,
-            limits: format!("sessions = {sessions}\n"),
-            pool: 1,
+            limits: format!("sessions = {sessions}\nrunning = {running}\n"),
+            pool: scale.waiting,
+            images: scale.images,
             ..Setup::default()
         };
         let services = Services::start(setup).context("this host can't run jails")?;
-        let mut ours = Self {
+        let first = keep(&services, "data", "");
+        let groups = Groups::of(&first)?;
+        services.close(&first);
+        let is_pooled = scale.waiting > 0;
+        let ours = Self {
             services,
             _policies: policies,
-            parents: Vec::new(),
-            sessions: AtomicUsize::new(0),
+            groups,
+            on_demand: if is_pooled { StartKind::Forked } else { StartKind::Cold },
         };
-        ours.parents = ours.find_parents()?;
+        if is_pooled {
+            // The first of its kind has no zygote, and those that follow have.
+            ours.run(code(PRINT.source), StartKind::Cold, PRINT.expected)?;
+            ours.await_waiting(1)?;
+        }
         Ok(ours)
     }
 
@@ -90,37 +121,51 @@ impl Ours {
         self.services.process(service)
     }
 
+    /// Where its sessions are seen from outside.
+    pub(crate) fn groups(&self) -> &Groups {
+        &self.groups
+    }
+
     /// Runs Python code in a session that is made for it: one with a name of its own is never made ahead.
-    pub(crate) fn fresh(&self, source: &str, expected: &str) -> anyhow::Result<Times> {
+    pub(crate) fn fresh(&self, work: Work) -> anyhow::Result<Times> {
         let spec = ExecutionSpec {
-            session_id: self.new_id(),
-            ..code(source)
+            session_id: new_id(),
+            ..code(work.source)
         };
-        self.run(spec, StartKind::Cold, expected)
+        self.run(spec, self.on_demand, work.expected)
     }
 
     /// Runs Python code in a session that has waited for it. The next one waits before this returns, so that its making
     /// disturbs nobody's turn.
-    pub(crate) fn waited(&self, source: &str, expected: &str) -> anyhow::Result<Times> {
-        self.await_waiting()?;
-        let times = self.run(code(source), StartKind::Pool, expected)?;
-        self.await_waiting()?;
+    pub(crate) fn waited(&self, work: Work) -> anyhow::Result<Times> {
+        self.await_waiting(1)?;
+        let times = self.run(code(work.source), StartKind::Pool, work.expected)?;
+        self.await_waiting(1)?;
         Ok(times)
     }
 
-    /// Asks for what `waited` is to find: sessions are made ahead of what was asked for.
-    pub(crate) fn ask_ahead(&self, source: &str, expected: &str) -> anyhow::Result<()> {
-        follow(self.services.begin(code(source)), Instant::now(), expected)?;
-        self.await_waiting()
+    /// Asks for what is to wait: sessions are made ahead of what was asked for. As often at one time as shall wait.
+    pub(crate) fn ask_ahead(&self, work: Work, count: usize) -> anyhow::Result<()> {
+        // Those that wait already are used up first.
+        let begun: Vec<Live> = (0..2 * count).map(|_| self.services.begin(code(work.source))).collect();
+        for live in begun {
+            follow(live, Instant::now(), work.expected)?;
+        }
+        self.await_waiting(count)
     }
 
-    fn await_waiting(&self) -> anyhow::Result<()> {
+    /// Waits until at least so many sessions wait.
+    pub(crate) fn await_waiting(&self, count: usize) -> anyhow::Result<()> {
         let start = Instant::now();
-        while self.services.host().load.is_none_or(|load| load.waiting == 0) {
-            ensure!(start.elapsed() < AHEAD, "no session waits");
+        loop {
+            let waiting = self.services.host().load.map_or(0, |load| load.waiting);
+            if usize::try_from(waiting)? >= count {
+                return Ok(());
+            }
+            let longest = AHEAD * u32::try_from(count.max(1))?;
+            ensure!(start.elapsed() < longest, "{waiting} sessions wait, not {count}");
             std::thread::sleep(Duration::from_millis(5));
         }
-        Ok(())
     }
 
     fn run(&self, spec: ExecutionSpec, kind: StartKind, expected: &str) -> anyhow::Result<Times> {
@@ -133,7 +178,7 @@ impl Ours {
             session.start()
         );
         let session = session.session_id;
-        while self.parents.iter().any(|parent| parent.join(&session).exists()) {
+        while self.groups.has(&session) {
             ensure!(start.elapsed() < GONE, "the session {session} is not gone");
             std::thread::sleep(Duration::from_micros(100));
         }
@@ -143,50 +188,30 @@ impl Ours {
 
     /// Makes a session that is kept.
     pub(crate) fn keep(&self, policy: &str) -> String {
-        let request = SessionsCreateRequest {
-            session_id: self.new_id(),
-            policy: policy.to_owned(),
-            ..SessionsCreateRequest::default()
-        };
-        self.services.create(request).session_id
+        keep(&self.services, policy, "")
     }
 
-    /// The processes of sessions, and what each session's control group is charged with, in bytes.
-    pub(crate) fn memory_of(&self, sessions: &[String]) -> anyhow::Result<BTreeMap<String, (Vec<u32>, u64)>> {
-        let mut found = BTreeMap::new();
-        for session in sessions {
-            let (mut processes, mut charged) = (Vec::new(), None);
-            for group in self.parents.iter().map(|parent| parent.join(session)) {
-                collect_processes(&group, &mut processes)?;
-                for file in ["memory.current", "memory.usage_in_bytes"] {
-                    if let Ok(text) = fs::read_to_string(group.join(file)) {
-                        charged = Some(text.trim().parse()?);
-                    }
-                }
-            }
-            processes.sort_unstable();
-            processes.dedup();
-            let charged = charged.with_context(|| format!("no memory is counted for {session}"))?;
-            found.insert(session.clone(), (processes, charged));
-        }
-        Ok(found)
+    /// Makes a session that is kept, of the small template.
+    pub(crate) fn keep_small(&self) -> String {
+        keep(&self.services, "data", "base")
     }
+}
 
-    fn new_id(&self) -> String {
-        let number = self.sessions.fetch_add(1, Ordering::Relaxed);
-        format!("bench{}x{number}", std::process::id())
-    }
+fn keep(services: &Services, policy: &str, template: &str) -> String {
+    let request = SessionsCreateRequest {
+        session_id: new_id(),
+        policy: policy.to_owned(),
+        template: template.to_owned(),
+        ..SessionsCreateRequest::default()
+    };
+    services.create(request).session_id
+}
 
-    fn find_parents(&self) -> anyhow::Result<Vec<PathBuf>> {
-        let session = self.keep("data");
-        let found = groups(std::slice::from_ref(&session));
-        self.services.close(&session);
-        ensure!(!found.is_empty(), "the session {session} has no control group");
-        Ok(found
-            .iter()
-            .filter_map(|group| Some(group.parent()?.to_owned()))
-            .collect())
-    }
+/// One that no other session of this program has, whichever daemon it belongs to.
+fn new_id() -> String {
+    static SESSIONS: AtomicUsize = AtomicUsize::new(0);
+    let number = SESSIONS.fetch_add(1, Ordering::Relaxed);
+    format!("bench{}x{number}", std::process::id())
 }
 
 /// Follows an execution that must succeed with this output.
@@ -212,19 +237,4 @@ fn follow_whole(mut live: Live, start: Instant, expected: &str) -> anyhow::Resul
         torn_down: finished,
     };
     Ok((times, outcome))
-}
-
-fn collect_processes(group: &Path, into: &mut Vec<u32>) -> anyhow::Result<()> {
-    let Ok(entries) = fs::read_dir(group) else {
-        return Ok(());
-    };
-    let text = fs::read_to_string(group.join("cgroup.procs")).unwrap_or_default();
-    into.extend(text.lines().filter_map(|line| line.parse::<u32>().ok()));
-    for entry in entries {
-        let entry = entry?;
-        if entry.file_type()?.is_dir() {
-            collect_processes(&entry.path(), into)?;
-        }
-    }
-    Ok(())
 }

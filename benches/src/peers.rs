@@ -2,10 +2,15 @@
 //! filter of system calls.
 
 mod bubblewrap;
+mod calls;
+mod crowd;
 mod firejail;
+mod nsjail;
 mod oci;
 mod place;
+mod podman;
 
+use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -13,9 +18,12 @@ use anyhow::Context;
 use brig_tests::host::Places;
 
 use self::bubblewrap::Bubblewrap;
+pub(crate) use self::crowd::{Crowd, together};
 use self::firejail::Firejail;
+use self::nsjail::Nsjail;
 use self::oci::Oci;
-pub(crate) use self::place::Place;
+use self::place::Place;
+use self::podman::Podman;
 
 /// The name of what is no sandbox.
 pub(crate) const BARE: &str = "bare python3";
@@ -26,11 +34,28 @@ const MEMORY_BYTES: u64 = 512 << 20;
 const PIDS: u64 = 128;
 
 /// Somebody to compare with.
-pub(crate) trait Peer: Send {
-    /// As the report has it.
+trait Peer: Send {
+    /// As the report has it: with a version, where it tells one, and with what is off that others have on.
     fn name(&self) -> String;
-    /// The command that runs Python code in a fresh sandbox.
-    fn command(&mut self, code: &str) -> anyhow::Result<Command>;
+    /// What runs Python code in a fresh sandbox.
+    fn run(&mut self, code: &str) -> anyhow::Result<Run>;
+}
+
+/// A command that has not been started.
+#[derive(Debug)]
+struct Run {
+    command: Command,
+    /// What it inherits.
+    _open: Vec<File>,
+}
+
+impl From<Command> for Run {
+    fn from(command: Command) -> Self {
+        Self {
+            command,
+            _open: Vec::new(),
+        }
+    }
 }
 
 /// What all of them run.
@@ -56,25 +81,6 @@ impl Rootfs {
     }
 }
 
-/// All that this host has, and why others are left out.
-pub(crate) fn find(rootfs: &Rootfs) -> (Vec<Box<dyn Peer>>, Vec<String>) {
-    let made: [(&str, anyhow::Result<Box<dyn Peer>>); 5] = [
-        (BARE, Ok(Box::new(Bare(rootfs.clone())))),
-        ("bubblewrap", Bubblewrap::new(rootfs).map(|peer| Box::new(peer) as _)),
-        ("crun", Oci::new("crun", rootfs).map(|peer| Box::new(peer) as _)),
-        ("runc", Oci::new("runc", rootfs).map(|peer| Box::new(peer) as _)),
-        ("firejail", Firejail::new(rootfs).map(|peer| Box::new(peer) as _)),
-    ];
-    let (mut found, mut left_out) = (Vec::new(), Vec::new());
-    for (name, peer) in made {
-        match peer {
-            Ok(peer) => found.push(peer),
-            Err(error) => left_out.push(format!("{name}: {error:#}")),
-        }
-    }
-    (found, left_out)
-}
-
 /// The interpreter alone, in the same files.
 #[derive(Debug)]
 struct Bare(Rootfs);
@@ -84,10 +90,10 @@ impl Peer for Bare {
         BARE.to_owned()
     }
 
-    fn command(&mut self, code: &str) -> anyhow::Result<Command> {
+    fn run(&mut self, code: &str) -> anyhow::Result<Run> {
         let mut command = Command::new(program("chroot")?);
         command.arg(&self.0.tree).args([PYTHON, "-c", code]);
-        Ok(with_environment(command))
+        Ok(with_environment(command).into())
     }
 }
 

@@ -3,7 +3,8 @@
 use serde::Serialize;
 
 use crate::machine::Machine;
-use crate::samples::{Goal, Measurement, Samples, Unit};
+use crate::peers::BARE;
+use crate::samples::{Goal, Measurement, Of, Samples, Unit};
 
 /// All that a run of the bench found out.
 #[derive(Debug, Serialize)]
@@ -21,8 +22,10 @@ pub(crate) struct Row {
     pub(crate) peer: Option<Peer>,
     /// How many times better ours is, by the medians.
     pub(crate) ratio: Option<f64>,
-    /// What is asked for: of the ratio where there is one, else of our median.
+    /// What is asked for.
     pub(crate) least: Option<f64>,
+    /// What that is asked of: `ratio`, or `p50` or `p95` of ours.
+    pub(crate) of: Option<&'static str>,
     pub(crate) met: Option<bool>,
     /// For people: the report has medians.
     #[serde(skip)]
@@ -48,37 +51,63 @@ pub(crate) struct Peer {
 
 /// The rows of a measurement: one for each peer, and one for each bound of the value itself.
 pub(crate) fn rows(measurement: &Measurement) -> Vec<Row> {
-    let (unit, ours) = (measurement.unit, &measurement.ours);
-    let row = |peer: Option<(&String, &Samples)>, goal: Option<Goal>| {
-        let ratio = peer.map(|(_, theirs)| ratio(unit, ours.p50(), theirs.p50()));
-        let least = goal.map(|goal| goal.least);
-        Row {
-            name: measurement.name.clone(),
-            unit: unit.name(),
-            ours: figures(ours, unit),
-            peer: peer.map(|(name, theirs)| Peer {
-                name: name.clone(),
-                figures: figures(theirs, unit),
-            }),
-            ratio,
-            least,
-            met: least.map(|least| match ratio {
-                Some(ratio) => ratio >= least,
-                None if unit.more_is_better() => ours.p50() >= least,
-                None => ours.p50() <= least,
-            }),
-            mean: ours.mean(),
-        }
-    };
-    let goal_of = |name: Option<&str>| measurement.goals.iter().find(|goal| goal.against == name).copied();
-    let alone = goal_of(None);
+    let fastest = fastest(measurement);
+    let goals = &measurement.goals;
+    let of_ours: Vec<Goal> = goals.iter().filter(|goal| goal.is_of_ours()).copied().collect();
     let mut rows = Vec::new();
-    if alone.is_some() || measurement.peers.is_empty() {
-        rows.push(row(None, alone));
+    if of_ours.is_empty() && measurement.peers.is_empty() {
+        rows.push(row(measurement, None, None));
     }
-    let compared = measurement.peers.iter();
-    rows.extend(compared.map(|peer| row(Some(peer), goal_of(Some(peer.0.as_str())))));
+    rows.extend(of_ours.into_iter().map(|goal| row(measurement, None, Some(goal))));
+    rows.extend(measurement.peers.iter().map(|peer| {
+        let goal = goals.iter().find(|goal| goal.is_against(peer.0, fastest)).copied();
+        row(measurement, Some(peer), goal)
+    }));
     rows
+}
+
+fn row(measurement: &Measurement, peer: Option<(&String, &Samples)>, goal: Option<Goal>) -> Row {
+    let (unit, ours) = (measurement.unit, &measurement.ours);
+    let ratio = peer.map(|(_, theirs)| ratio(unit, ours.p50(), theirs.p50()));
+    let (of, value) = match goal.map(|goal| goal.of) {
+        Some(Of::Median) => (Some("p50"), Some(ours.p50())),
+        Some(Of::Worst) => (Some("p95"), Some(ours.p95(unit))),
+        Some(Of::Ratio(_) | Of::Fastest) => (Some("ratio"), ratio),
+        None => (None, None),
+    };
+    let least = goal.map(|goal| goal.least);
+    let met = value.zip(least).map(|(value, least)| {
+        if ratio.is_some() || unit.more_is_better() {
+            value >= least
+        } else {
+            value <= least
+        }
+    });
+    Row {
+        name: measurement.name.clone(),
+        unit: unit.name(),
+        ours: figures(ours, unit),
+        peer: peer.map(|(name, theirs)| Peer {
+            name: name.clone(),
+            figures: figures(theirs, unit),
+        }),
+        ratio,
+        least,
+        of,
+        met,
+        mean: ours.mean(),
+    }
+}
+
+/// The sandbox with the best median.
+fn fastest(measurement: &Measurement) -> Option<&str> {
+    let unit = measurement.unit;
+    let sandboxes = measurement.peers.iter().filter(|(name, _)| *name != BARE);
+    let best = sandboxes.min_by(|(_, one), (_, other)| {
+        let order = one.p50().total_cmp(&other.p50());
+        if unit.more_is_better() { order.reverse() } else { order }
+    });
+    best.map(|(name, _)| name.as_str())
 }
 
 fn figures(samples: &Samples, unit: Unit) -> Figures {
@@ -110,13 +139,13 @@ mod tests {
 
     #[test]
     fn a_row_says_how_many_times_better_ours_is_and_whether_that_is_enough() {
-        let mut cell = Measurement::new("cell", Unit::Milliseconds).goal(Some("ipykernel"), 5.0);
+        let mut cell = Measurement::new("cell", Unit::Milliseconds).goal(Of::Ratio("ipykernel"), 5.0);
         cell.ours = [1.0, 0.5, 0.6].into_iter().collect();
         cell.peer("ipykernel", 4.0);
         let found = serde_json::to_value(rows(&cell)).unwrap();
         let expected = json!([{
             "name": "cell", "unit": "ms", "ours": {"p50": 0.6, "p95": 1.0, "n": 3},
-            "peer": {"name": "ipykernel", "p50": 4.0, "p95": 4.0, "n": 1}, "ratio": 6.667, "least": 5.0, "met": true,
+            "peer": {"name": "ipykernel", "p50": 4.0, "p95": 4.0, "n": 1}, "ratio": 6.667, "least": 5.0, "of": "ratio", "met": true,
         }]);
         assert_eq!(found, expected);
     }
@@ -124,7 +153,7 @@ mod tests {
     #[test]
     fn bounds_of_the_value_are_at_least_or_at_most_as_the_unit_has_it() {
         let row = |unit, value, least| {
-            let mut measurement = Measurement::new("x", unit).goal(None, least);
+            let mut measurement = Measurement::new("x", unit).goal(Of::Median, least);
             measurement.ours.push(value);
             measurement.peer("cp", 2.0 * value);
             rows(&measurement)
@@ -136,5 +165,27 @@ mod tests {
         );
         assert_eq!(row(Unit::Mebibytes, 5.0, 4.0)[0].met, Some(false));
         assert_eq!(row(Unit::Mebibytes, 4.0, 4.0)[0].met, Some(true));
+    }
+
+    #[test]
+    fn the_fastest_sandbox_is_asked_about_and_bare_python_is_none() {
+        let mut rate = Measurement::new("rate", Unit::SessionsPerSecond).goal(Of::Fastest, 15.0);
+        rate.ours.push(30.0);
+        for (name, value) in [(BARE, 9.0), ("bubblewrap 0.8.0", 3.0), ("nsjail", 2.0)] {
+            rate.peer(name, value);
+        }
+        let asked: Vec<(String, bool)> = rows(&rate)
+            .into_iter()
+            .filter_map(|row| Some((row.peer?.name, row.met?)))
+            .collect();
+        assert_eq!(asked, [("bubblewrap 0.8.0".to_owned(), false)]);
+    }
+
+    #[test]
+    fn a_goal_of_the_worst_is_judged_by_p95() {
+        let mut span = Measurement::new("span", Unit::Milliseconds).goal(Of::Worst, 10.0);
+        span.ours = [1.0, 11.0].into_iter().collect();
+        let row = &rows(&span)[0];
+        assert_eq!((row.of, row.met, row.ours.p50), (Some("p95"), Some(false), 1.0));
     }
 }

@@ -12,6 +12,7 @@ pub(crate) enum Unit {
     /// Of 10^6 bytes.
     MegabytesPerSecond,
     Mebibytes,
+    SessionsPerSecond,
 }
 
 impl Unit {
@@ -21,12 +22,13 @@ impl Unit {
             Self::Milliseconds => "ms",
             Self::MegabytesPerSecond => "MB/s",
             Self::Mebibytes => "MiB",
+            Self::SessionsPerSecond => "sessions/s",
         }
     }
 
     /// Whether the larger value is the better one.
     pub(crate) fn more_is_better(self) -> bool {
-        self == Self::MegabytesPerSecond
+        matches!(self, Self::MegabytesPerSecond | Self::SessionsPerSecond)
     }
 }
 
@@ -91,11 +93,23 @@ pub(crate) struct Measurement {
 /// What is asked for.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) struct Goal {
-    /// Against whom; nobody for a bound of the value itself.
-    pub(crate) against: Option<&'static str>,
-    /// The least ratio of the medians; or the bound of our median, which must be at least that much where more is
-    /// better, and at most where less is.
+    pub(crate) of: Of,
+    /// The least ratio of the medians; or the bound of our value, which must be at least that much where more is better,
+    /// and at most where less is.
     pub(crate) least: f64,
+}
+
+/// What a goal is of.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Of {
+    /// Our median.
+    Median,
+    /// What at most one in twenty of ours is worse than.
+    Worst,
+    /// The ratio to a peer, by its name without the version.
+    Ratio(&'static str),
+    /// The ratio to the sandbox that is the fastest of those that are there.
+    Fastest,
 }
 
 impl Measurement {
@@ -111,14 +125,32 @@ impl Measurement {
     }
 
     /// Adds what is asked for.
-    pub(crate) fn goal(mut self, against: Option<&'static str>, least: f64) -> Self {
-        self.goals.push(Goal { against, least });
+    pub(crate) fn goal(mut self, of: Of, least: f64) -> Self {
+        self.goals.push(Goal { of, least });
         self
     }
 
     /// Adds a value of a peer.
     pub(crate) fn peer(&mut self, name: &str, value: f64) {
         self.peers.entry(name.to_owned()).or_default().push(value);
+    }
+}
+
+impl Goal {
+    /// Whether it is about our value alone.
+    pub(crate) fn is_of_ours(self) -> bool {
+        matches!(self.of, Of::Median | Of::Worst)
+    }
+
+    /// Whether it is about a peer with this name.
+    pub(crate) fn is_against(self, name: &str, fastest: Option<&str>) -> bool {
+        match self.of {
+            Of::Ratio(peer) => name
+                .strip_prefix(peer)
+                .is_some_and(|rest| rest.is_empty() || rest.starts_with(' ')),
+            Of::Fastest => fastest == Some(name),
+            Of::Median | Of::Worst => false,
+        }
     }
 }
 
@@ -132,6 +164,13 @@ pub(crate) fn mebibytes(bytes: u64) -> f64 {
     #[expect(clippy::cast_precision_loss, reason = "sizes of memory are far below 2^52")]
     let bytes = bytes as f64;
     bytes / f64::from(1 << 20)
+}
+
+/// How many a second.
+pub(crate) fn per_second(count: usize, span: Duration) -> f64 {
+    #[expect(clippy::cast_precision_loss, reason = "a bench makes far fewer than 2^52 sessions")]
+    let count = count as f64;
+    count / span.as_secs_f64()
 }
 
 /// How fast bytes went, in MB/s.

@@ -10,7 +10,7 @@ use brig_proto::v1::{Command, ExecuteRequest, ExecutionSpec, OutputMode};
 use crate::Turns;
 use crate::growth::Growth;
 use crate::ours::Ours;
-use crate::samples::{Measurement, Unit, mebibytes, rate};
+use crate::samples::{Measurement, Of, Unit, mebibytes, rate};
 
 /// What is asked for, in MB/s; and how much brigd may grow for it, in MiB.
 const LEAST: f64 = 300.0;
@@ -34,8 +34,8 @@ impl<'o> Stream<'o> {
             ours,
             session: ours.keep("data"),
             bytes: 1,
-            speed: Measurement::new(speed, Unit::MegabytesPerSecond).goal(None, LEAST),
-            growth: Measurement::new("growth of brigd by such a stream", Unit::Mebibytes).goal(None, GROWTH),
+            speed: Measurement::new(speed, Unit::MegabytesPerSecond).goal(Of::Median, LEAST),
+            growth: Measurement::new("growth of brigd by such a stream", Unit::Mebibytes).goal(Of::Median, GROWTH),
         };
         stream.run()?;
         stream.bytes = bytes;

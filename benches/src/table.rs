@@ -55,8 +55,12 @@ fn line(row: &Row) -> [String; 9] {
     let asked = match (row.least, row.met) {
         (Some(least), Some(met)) => {
             let verdict = if met { "met" } else { "NOT met" };
-            let times = if row.ratio.is_some() { "x" } else { "" };
-            format!("{least}{times}: {verdict}")
+            let of = match row.of {
+                Some("ratio") => "x",
+                Some("p95") => " of p95",
+                _ => "",
+            };
+            format!("{least}{of}: {verdict}")
         }
         _ => String::new(),
     };

@@ -13,7 +13,7 @@ use tempfile::TempDir;
 use crate::Turns;
 use crate::growth::Growth;
 use crate::ours::{LARGE, Ours};
-use crate::samples::{Measurement, Unit, mebibytes, rate};
+use crate::samples::{Measurement, Of, Unit, mebibytes, rate};
 
 /// A file system in memory, as a session's workspace is.
 const MEMORY: &str = "/dev/shm";
@@ -38,7 +38,7 @@ impl<'o> Transfer<'o> {
         let mut file = File::create(folder.path().join("file"))?;
         io::copy(&mut File::open("/dev/urandom")?.take(bytes), &mut file)?;
         let name = |what: &str| format!("{what} of {} MB, SHA-256 included", bytes / 1_000_000);
-        let speed = |what: &str| Measurement::new(name(what), Unit::MegabytesPerSecond).goal(None, LEAST);
+        let speed = |what: &str| Measurement::new(name(what), Unit::MegabytesPerSecond).goal(Of::Median, LEAST);
         Ok(Self {
             ours,
             session: ours.keep(LARGE),

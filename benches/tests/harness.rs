@@ -7,6 +7,10 @@ use std::process::Command;
 use brig_tests::host::can_run;
 use serde_json::Value;
 
+/// All but what needs programs that `make bench` installs, and a gigabyte.
+const ROWS: &str =
+    "pool-print,pool-pandas,fresh-print,fresh-pandas,sustained,collect,ledger,deadline,transfer,live,idle,waiting";
+
 #[test]
 fn a_short_run_leaves_a_report_as_it_is_described() {
     if !can_run() {
@@ -14,8 +18,9 @@ fn a_short_run_leaves_a_report_as_it_is_described() {
     }
     let folder = tempfile::Builder::new().prefix("brig-bench-").tempdir().unwrap();
     let mut bench = Command::new(env!("CARGO_BIN_EXE_brig-bench"));
-    bench.args(["--rounds", "1", "--only", "fresh,collect,transfer,idle"]);
+    bench.args(["--rounds", "1", "--rows", ROWS]);
     bench.args(["--bytes", "1000000", "--sessions", "2", "--contexts", "1"]);
+    bench.args(["--live", "8", "--live-rounds", "1", "--waiting", "2", "--span", "3"]);
     bench.arg("--out").arg(folder.path());
     bench.arg("--scripts").arg(env!("CARGO_MANIFEST_DIR"));
     let output = bench.output().unwrap();
@@ -36,7 +41,10 @@ fn a_short_run_leaves_a_report_as_it_is_described() {
     assert_eq!(keys(&report["machine"]), machine);
     let rows = report["rows"].as_array().unwrap();
     for row in rows {
-        assert_eq!(keys(row), ["least", "met", "name", "ours", "peer", "ratio", "unit"]);
+        assert_eq!(
+            keys(row),
+            ["least", "met", "name", "of", "ours", "peer", "ratio", "unit"]
+        );
         assert_eq!(keys(&row["ours"]), ["n", "p50", "p95"]);
         assert!(row["ours"]["n"].as_u64() >= Some(1), "{row}");
         if !row["peer"].is_null() {
@@ -53,7 +61,22 @@ fn a_short_run_leaves_a_report_as_it_is_described() {
         found("fresh session, print(1), to first output", "bare python3"),
         "{rows:#?}"
     );
-    for start in ["idle session with a context", "collection after an execution"] {
+    assert!(
+        found(
+            "start on demand beside 8 live sessions, print(1), to first output",
+            "beside 1"
+        ),
+        "{rows:#?}"
+    );
+    let starts = [
+        "idle session with a context",
+        "collection after an execution",
+        "fresh pandas sessions, 8 clients",
+        "deadline to all reaped",
+        "waiting session, cold",
+        "waiting session, warmed by a pandas line",
+    ];
+    for start in starts {
         let has = |row: &Value| row["name"].as_str().unwrap().starts_with(start);
         assert!(rows.iter().any(has), "{start}");
     }

@@ -44,6 +44,8 @@ pub struct Setup {
     pub drain: &'static str,
     /// The policies that both read. Only root may be able to change them.
     pub policies: PathBuf,
+    /// The images of templates. Only root may be able to change them either.
+    pub images: PathBuf,
     /// The ceilings of the jailer; those of the defaults if there is no such file.
     pub ceilings: PathBuf,
     /// Further lines of brigd's table `limits`.
@@ -76,6 +78,7 @@ impl Default for Setup {
             handover_grace: "5m",
             drain: "1s",
             policies: Places::find().policies,
+            images: Places::find().images,
             ceilings: "/nonexistent/ceilings.toml".into(),
             limits: String::new(),
             // What is counted is what a test asked for.
@@ -240,13 +243,13 @@ impl Services {
     }
 
     fn configure(&self) {
-        let (places, directory) = (Places::find(), self.directory.path().display());
+        let directory = self.directory.path().display();
         let text = format!(
             "socket = \"{directory}/run/brigd.sock\"\nsocket_group = \"\"\njailer_socket = \"{directory}/jailer.sock\"\n\
              state = {:?}\npolicies = [{:?}]\nimages = {:?}\n\n[pool]\nsessions = {}\n\n[links]\nlisten = {:?}\n\n[limits]\ndrain = {:?}\n{}",
             self.state(),
             self.setup.policies,
-            places.images,
+            self.setup.images,
             self.setup.pool,
             self.setup.links,
             self.setup.drain,
@@ -272,7 +275,7 @@ impl Services {
                 command.args(["--restart-grace", self.setup.grace]);
                 command.args(["--handover-grace", self.setup.handover_grace]);
                 command.arg("--policies").arg(&self.setup.policies);
-                command.arg("--images").arg(&places.images);
+                command.arg("--images").arg(&self.setup.images);
                 command.arg("--kernel").arg(&places.kernel);
                 command.arg("--programs").arg(&self.setup.programs);
             }

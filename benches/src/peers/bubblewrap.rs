@@ -9,7 +9,7 @@ use brig_jailer::policy::{PolicySet, Trust};
 use brig_jailer::seccomp::Groups;
 use rustix::io::{FdFlags, fcntl_setfd};
 
-use super::{PYTHON, Peer, Rootfs, program, version, with_environment};
+use super::{PYTHON, Peer, Rootfs, Run, program, version, with_environment};
 
 #[derive(Debug)]
 pub(super) struct Bubblewrap {
@@ -18,8 +18,6 @@ pub(super) struct Bubblewrap {
     rootfs: Rootfs,
     /// The programs of the filter, each in a file.
     filters: Vec<PathBuf>,
-    /// Kept open until the next command: what was started reads them.
-    open: Vec<File>,
 }
 
 impl Bubblewrap {
@@ -40,7 +38,6 @@ impl Bubblewrap {
             version,
             rootfs: rootfs.clone(),
             filters,
-            open: Vec::new(),
         })
     }
 }
@@ -50,8 +47,7 @@ impl Peer for Bubblewrap {
         format!("bubblewrap {}", self.version)
     }
 
-    fn command(&mut self, code: &str) -> anyhow::Result<Command> {
-        self.open.clear();
+    fn run(&mut self, code: &str) -> anyhow::Result<Run> {
         let mut command = Command::new(&self.program);
         command.args([
             "--unshare-all",
@@ -72,13 +68,17 @@ impl Peer for Bubblewrap {
             "--tmpfs",
             "/home/user",
         ]);
+        let mut open = Vec::new();
         for path in &self.filters {
             let file = File::open(path)?;
             fcntl_setfd(&file, FdFlags::empty())?;
             command.arg("--add-seccomp-fd").arg(file.as_raw_fd().to_string());
-            self.open.push(file);
+            open.push(file);
         }
         command.args([PYTHON, "-c", code]);
-        Ok(with_environment(command))
+        Ok(Run {
+            command: with_environment(command),
+            _open: open,
+        })
     }
 }

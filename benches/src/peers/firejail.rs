@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::process::Command;
 
-use super::{MEMORY_BYTES, PIDS, PYTHON, Peer, Rootfs, program, version, with_environment};
+use super::{MEMORY_BYTES, PIDS, PYTHON, Peer, Rootfs, Run, program, version, with_environment};
 
 #[derive(Debug)]
 pub(super) struct Firejail {
@@ -28,7 +28,7 @@ impl Peer for Firejail {
         format!("firejail {}", self.version)
     }
 
-    fn command(&mut self, code: &str) -> anyhow::Result<Command> {
+    fn run(&mut self, code: &str) -> anyhow::Result<Run> {
         let mut command = Command::new(&self.program);
         command.args(["--quiet", "--noprofile", "--net=none", "--ipc-namespace"]);
         command.args(["--caps.drop=all", "--nonewprivs", "--seccomp"]);
@@ -37,6 +37,6 @@ impl Peer for Firejail {
         command.arg(format!("--rlimit-as={}", 8 * MEMORY_BYTES));
         command.arg(format!("--rlimit-nproc={PIDS}"));
         command.args(["--", PYTHON, "-c", code]);
-        Ok(with_environment(command))
+        Ok(with_environment(command).into())
     }
 }

@@ -5,12 +5,10 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use anyhow::Context;
-use brig_jailer::policy::{PolicySet, Trust};
-use serde::Deserialize;
 use serde_json::{Value, json};
 
-use super::{MEMORY_BYTES, PIDS, PYTHON, Peer, Rootfs, environment, program, version, with_environment};
+use super::calls::{calls, filter};
+use super::{MEMORY_BYTES, PIDS, PYTHON, Peer, Rootfs, Run, environment, program, version, with_environment};
 
 #[derive(Debug)]
 pub(super) struct Oci {
@@ -22,17 +20,6 @@ pub(super) struct Oci {
     /// A bundle for each code that was run.
     bundles: BTreeMap<String, PathBuf>,
     runs: usize,
-}
-
-/// A file of `policies/syscalls`, as far as it matters here: conditions on arguments are left out.
-#[derive(Debug, Deserialize)]
-struct Group {
-    allow: Vec<Call>,
-}
-
-#[derive(Debug, Deserialize)]
-struct Call {
-    syscall: String,
 }
 
 impl Oci {
@@ -68,7 +55,7 @@ impl Peer for Oci {
         format!("{} {}", self.name, self.version)
     }
 
-    fn command(&mut self, code: &str) -> anyhow::Result<Command> {
+    fn run(&mut self, code: &str) -> anyhow::Result<Run> {
         let bundle = self.bundle(code)?;
         self.runs += 1;
         let mut command = Command::new(&self.program);
@@ -77,21 +64,8 @@ impl Peer for Oci {
             .arg(self.rootfs.scratch.join(format!("{}-state", self.name)));
         command.arg("run").arg("--bundle").arg(bundle);
         command.arg(format!("bench-{}-{}-{}", self.name, std::process::id(), self.runs));
-        Ok(with_environment(command))
+        Ok(with_environment(command).into())
     }
-}
-
-/// The calls that the policy `data` allows.
-fn calls(policies: &Path) -> anyhow::Result<BTreeSet<String>> {
-    let set = PolicySet::load(&[policies.to_owned()], Trust::RootOwned)?;
-    let mut calls = BTreeSet::new();
-    for name in &set.get("data")?.rules.syscalls.groups {
-        let path = policies.join(format!("syscalls/{name}.toml"));
-        let text = fs::read_to_string(&path)?;
-        let group: Group = toml::from_str(&text).with_context(|| path.display().to_string())?;
-        calls.extend(group.allow.into_iter().map(|call| call.syscall));
-    }
-    Ok(calls)
 }
 
 fn configuration(tree: &Path, calls: &BTreeSet<String>, code: &str) -> Value {
@@ -129,12 +103,7 @@ fn configuration(tree: &Path, calls: &BTreeSet<String>, code: &str) -> Value {
                 "pids": {"limit": PIDS},
                 "cpu": {"quota": 100_000, "period": 100_000},
             },
-            "seccomp": {
-                "defaultAction": "SCMP_ACT_ERRNO",
-                "defaultErrnoRet": 38,
-                "architectures": ["SCMP_ARCH_X86_64"],
-                "syscalls": [{"names": calls, "action": "SCMP_ACT_ALLOW"}],
-            },
+            "seccomp": filter(calls),
             "maskedPaths": ["/proc/kcore", "/proc/keys", "/proc/timer_list"],
             "readonlyPaths": ["/proc/sys", "/proc/sysrq-trigger"],
         },
