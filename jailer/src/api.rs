@@ -370,7 +370,7 @@ pub struct End {
 }
 
 /// What a part of an execution used.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Lap {
     pub usage: Usage,
     /// Processes killed for memory.

@@ -20,7 +20,7 @@ Examples:
 
 /// Prints an address under which whoever has it gets an artifact for a short time, over HTTP.
 ///
-/// Only where the daemon serves links ([links] in brigd.toml).
+/// Only where the daemon serves links (`links` in brigd.toml).
 #[derive(Debug, Clone, Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct LinkOptions {

@@ -192,13 +192,25 @@ async fn settle(
     if let Some(dock) = &job.dock {
         match make(&host.jailer, one_shot(job, Dock::Of(dock.clone())), jail).await {
             Ok((enforced, files)) => return Ok((Workspace::Own(files), enforced, None, Start::Fork)),
-            // The zygote is gone meanwhile.
-            Err(Problem::Jail(Refusal::Invalid { field, .. })) if field == "dock" => {}
+            Err(problem) if is_of_the_dock(&problem) => {
+                host.pool.zygote_failed();
+                warn!(%problem, "no session below that of a zygote; it is made beside it");
+            }
             Err(problem) => return Err(problem),
         }
     }
     let (enforced, files) = make(&host.jailer, one_shot(job, Dock::None), jail).await?;
     Ok((Workspace::Own(files), enforced, None, Start::Exec))
+}
+
+/// Whether a session could not be made for a reason that is not there outside of the dock: the zygote is gone, or its
+/// session is about to be.
+fn is_of_the_dock(problem: &Problem) -> bool {
+    match problem {
+        Problem::Jail(Refusal::Invalid { field, .. }) => field == "dock",
+        Problem::Jail(Refusal::Step(_)) | Problem::JailDied(_) => true,
+        _ => false,
+    }
 }
 
 /// Whether the jail of an execution is gone although the jailer is there, which says so, or says nothing more.

@@ -264,7 +264,12 @@ impl SessionGroups {
 
     /// Makes the group of a program.
     pub fn leaf(&self, name: &str) -> Result<Leaf, SysError> {
-        let below = self.session.join("guest").join(name);
+        let guest = self.session.join("guest");
+        let mut below = guest.join(name);
+        // That of a fork that failed may not be gone; what was killed in a group is not to be mixed up with what runs in it.
+        if self.bases[0].join(&below).exists() {
+            below = guest.join(format!("{name}-again"));
+        }
         let folders: Vec<PathBuf> = self.bases.iter().map(|base| base.join(&below)).collect();
         let made = self.make_leaf(&folders, &below, name);
         if made.is_err() {

@@ -6,7 +6,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
-use rustix::process::Signal;
+use rustix::process::{Signal, WaitId, WaitIdOptions, waitid};
 use rustix::thread::{Gid, Uid, UnshareFlags, set_thread_res_gid, set_thread_res_uid};
 
 use super::uids::Block;
@@ -132,7 +132,7 @@ pub(super) fn give_birth(
                 Err(error) => {
                     // Our own child, not reaped yet: the number can't be another's.
                     let _gone = rustix::process::pidfd_send_signal(&newborn.pidfd, Signal::KILL);
-                    reap(newborn.pidfd.as_fd());
+                    let _reaped = waitid(WaitId::PidFd(newborn.pidfd.as_fd()), WaitIdOptions::EXITED);
                     Err(error)
                 }
             }
@@ -151,7 +151,6 @@ fn clone_as(uid: u32, namespaces: i32, group: BorrowedFd<'_>) -> Result<Cloned, 
 
 /// Takes leave of a dead pid 1.
 pub(super) fn reap(pidfd: BorrowedFd<'_>) -> bool {
-    use rustix::process::{WaitId, WaitIdOptions, waitid};
     !matches!(
         waitid(WaitId::PidFd(pidfd), WaitIdOptions::EXITED | WaitIdOptions::NOHANG),
         Ok(None)

@@ -20,9 +20,9 @@ use rustix::net::{AddressFamily, RecvFlags, SocketFlags, SocketType, socketpair}
 use super::birth::{Nest, nested};
 use super::events::{Source, Timer, Token};
 use super::serve::Jailer;
-use super::session::Remains;
+use super::session::{Phase, Remains};
 use super::uids::Block;
-use crate::api::{Cause, CloseReason, Dock as Wanted, Refusal, Start};
+use crate::api::{Cause, CloseReason, Dock as Wanted, Make, Quantities, Refusal, Start};
 use crate::cgroup::DockGroup;
 use crate::ids::Id;
 use crate::plan::{HOME, ToInit, ZYGOTE_UID, Zygote as Plan};
@@ -36,6 +36,7 @@ const FORK_LIMIT: Duration = Duration::from_secs(5);
 #[derive(Debug)]
 pub(super) struct Dock {
     pub(super) group: DockGroup,
+    likeness: Likeness,
     /// The cgroup namespace of the keeper on a version 2 host, which begins at the dock: a fork into a group that its caller
     /// can't see fails there.
     pub(super) namespace: Option<OwnedFd>,
@@ -50,6 +51,14 @@ pub(super) struct Dock {
     retired: Option<CloseReason>,
 }
 
+/// What all sessions of a dock have in common: what a zygote forks has the limits and filters of the zygote below its own.
+#[derive(Debug, Clone, PartialEq)]
+struct Likeness {
+    policy: String,
+    template: String,
+    quantities: Quantities,
+}
+
 #[derive(Debug)]
 struct Zygote {
     execution: Id,
@@ -60,15 +69,22 @@ struct Zygote {
     next: u64,
 }
 
+impl Dock {
+    /// Whether sessions can be made in it.
+    fn forks(&self, is_up: bool) -> bool {
+        is_up && self.retired.is_none() && self.nest.is_some() && self.zygote.is_some()
+    }
+}
+
 impl Jailer {
     /// Finds the dock of a session that is to be made, or makes it.
-    pub(super) fn enter_dock(
-        &mut self,
-        session: &Id,
-        wanted: &Wanted,
-        block: Block,
-        on_disk: bool,
-    ) -> Result<Option<Id>, Refusal> {
+    pub(super) fn enter_dock(&mut self, request: &Make, block: Block, on_disk: bool) -> Result<Option<Id>, Refusal> {
+        let (session, wanted) = (&request.session, &request.dock);
+        let likeness = Likeness {
+            policy: request.policy_hash.clone(),
+            template: request.template.clone(),
+            quantities: request.quantities,
+        };
         let id = match wanted {
             Wanted::None => return Ok(None),
             Wanted::Own => {
@@ -78,6 +94,7 @@ impl Jailer {
                 let namespace = namespace.at(Step::Cgroups)?;
                 let dock = Dock {
                     group,
+                    likeness: likeness.clone(),
                     namespace,
                     nest: None,
                     sessions: 0,
@@ -90,16 +107,29 @@ impl Jailer {
             }
             Wanted::Of(id) => id,
         };
+        let invalid = |message: String| Refusal::Invalid {
+            field: "dock".to_owned(),
+            message,
+        };
+        let keeper = self.sessions.get(id);
+        let is_up = keeper.is_some_and(|keeper| keeper.phase == Phase::Up);
         let Some(dock) = self
             .docks
             .get_mut(id)
-            .filter(|dock| *wanted == Wanted::Own || dock.zygote.is_some())
+            .filter(|dock| *wanted == Wanted::Own || dock.forks(is_up))
         else {
-            return Err(Refusal::Invalid {
-                field: "dock".to_owned(),
-                message: format!("session {id} has no zygote"),
-            });
+            return Err(invalid(format!("session {id} has no zygote")));
         };
+        if dock.likeness != likeness {
+            return Err(invalid(format!(
+                "policy, template and limits are not those of session {id}"
+            )));
+        }
+        if dock.sessions == 1
+            && let Some(Err(error)) = keeper.map(|keeper| keeper.groups.set_idle(false))
+        {
+            tracing::error!(session = %id, %error, "a zygote has only the processor time that nobody else wants");
+        }
         dock.sessions += 1;
         Ok(Some(id.clone()))
     }
@@ -283,12 +313,6 @@ impl Jailer {
             .map_err(|error| failed("sendmsg(zygote)", error.raw_os_error().unwrap_or(libc::EIO)))?;
         zygote.next += 1;
         zygote.orders.insert(number, (id.clone(), name.clone()));
-        if number == 1
-            && let Some(session) = self.sessions.get(&keeper)
-            && let Err(error) = session.groups.set_idle(false)
-        {
-            tracing::error!(session = %keeper, %error, "a zygote has only the processor time that nobody else wants");
-        }
         self.events.after(FORK_LIMIT, Timer::Fork(keeper, number));
         Ok(())
     }

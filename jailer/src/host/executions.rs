@@ -229,6 +229,11 @@ impl Jailer {
             .get_mut(id)
             .and_then(|session| session.executions.remove(name));
         if let Some(execution) = execution {
+            if execution.start == Start::Fork
+                && let Err(error) = execution.leaf.kill()
+            {
+                tracing::error!(session = %id, execution = %name, %error, "a fork that failed could not be killed");
+            }
             self.discard(execution);
             self.refuse(id.clone(), Some(name.clone()), Refusal::Step(error));
         }

@@ -60,7 +60,8 @@ impl Region {
     /// The uid map of a keeper, in whose user namespace those of other sessions are made: its own block from 0 on, and the
     /// rest of the region under the numbers of the host.
     pub(super) fn keeper_map(&self, block: Block) -> String {
-        let (first, last) = (self.first_uid(), self.first_uid() + REGION_BLOCKS * BLOCK);
+        // The first block is none of a session.
+        let (first, last) = (self.first_uid() + BLOCK, self.first_uid() + REGION_BLOCKS * BLOCK);
         let behind = block.0 + BLOCK;
         [(first, block.0), (behind, last)]
             .into_iter()

@@ -26,8 +26,6 @@ CONTROL = 5
 # Where imports can leave files, which each child gets in its own session: at most so many bytes of them.
 WRITABLE = ("/tmp", "/dev/shm")
 MAX_LEFT = 4 << 20
-# Pages of the C library's locale archive and the like are mapped shared and can't be written.
-SHARED = "s"
 
 
 class NoZygoteError(Exception):
@@ -72,11 +70,16 @@ def look(ours: set[str]) -> str | None:
     """What would be shared by all children, if there is anything. `ours` are the descriptors that are known."""
     if len(os.listdir("/proc/self/task")) > 1:
         return "it leaves a second thread running"
-    with open("/proc/self/maps", encoding="utf-8", errors="replace") as maps:
+    with open("/proc/self/smaps", encoding="utf-8", errors="replace") as maps:
+        path = ""
         for line in maps:
-            _, permissions, *_, path = [*line.split(maxsplit=5), ""][:6] if line.count(" ") > 4 else [*line.split(), ""]
-            if permissions[1] == "w" and permissions[3] == SHARED:
-                return f"it maps memory that all processes forked from it would share ({path.strip() or 'without a name'})"
+            if line.startswith("VmFlags:"):
+                flags = line.split()
+                # Shared, and writable now or once somebody asks for it.
+                if "sh" in flags and "mw" in flags:
+                    return f"it maps memory that all processes forked from it would share ({path or 'without a name'})"
+            elif "-" in line.split(None, 1)[0]:
+                path = "".join(line.split(None, 5)[5:]).strip()
     for number in descriptors() - ours:
         try:
             target = os.readlink(f"/proc/self/fd/{number}")

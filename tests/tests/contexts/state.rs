@@ -4,7 +4,7 @@ use brig_proto::v1::execution_event::Event;
 use brig_proto::v1::rich_datum::Content;
 use brig_proto::v1::{ContextState, ContextsCreateRequest, ExecutionSpec, ExecutionState, ExecutionStatus, NoticeKind};
 use brig_tests::daemon;
-use brig_tests::spec::{code, command};
+use brig_tests::spec::{code, command, input};
 
 use super::{Kept, MINE, has_state};
 
@@ -161,4 +161,22 @@ fn a_plot_is_shown_with_its_data() {
     };
     assert_eq!((text("type"), text("title")), ("line".to_owned(), "Sales".to_owned()));
     live.finish().expect_success();
+}
+
+#[test]
+fn what_is_refused_leaves_no_input_in_the_session() {
+    let daemon = daemon!();
+    let kept = Kept::new(&daemon);
+    let spec = || ExecutionSpec {
+        execution_id: "taken1".to_owned(),
+        ..code("import os; print(os.listdir())")
+    };
+    assert_eq!(kept.begin(MINE, spec()).finish().expect_success().stdout(), "[]\n");
+    let again = ExecutionSpec {
+        inputs: vec![input("left.csv", b"1")],
+        ..spec()
+    };
+    let refusal = daemon.execute_in(MINE, MINE, again).unwrap_err();
+    assert_eq!(refusal.reason, "ID_TAKEN");
+    assert_eq!(kept.stdout("print(os.listdir())"), "[]\n");
 }

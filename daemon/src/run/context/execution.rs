@@ -457,18 +457,8 @@ impl Running<'_> {
         if stop.is_some() && done.exit_code != 0 {
             end.cause = Some(Cause::Asked);
         }
-        match timeout(LAP, lapped(&mut live)).await {
-            Ok(Ok(lap)) => {
-                end.usage = lap.usage;
-                end.oom_kills = lap.oom_kills;
-                end.pids_refused = lap.pids_refused;
-                if done.kept {
-                    self.execution.seat_kept();
-                } else {
-                    self.tell_replaced("the shell ended");
-                }
-                self.give_back(lease, live, done.kept).await;
-            }
+        let lap = match timeout(LAP, lapped(&mut live)).await {
+            Ok(Ok(lap)) => lap,
             Ok(Err(died)) => {
                 if let Some(died) = died {
                     end.usage = died.usage;
@@ -477,12 +467,23 @@ impl Running<'_> {
                 }
                 self.tell_replaced(&format!("it ended ({})", how(died)));
                 lease.interpreter = Interpreter::Ended(put_away(*live).await.1);
+                return Ended::Told(end);
             }
+            // Its state is what it says, whatever it used.
             Err(_elapsed) => {
                 warn!("jailer does not tell what was used");
-                self.give_back(lease, live, done.kept).await;
+                Lap::default()
             }
+        };
+        end.usage = lap.usage;
+        end.oom_kills = lap.oom_kills;
+        end.pids_refused = lap.pids_refused;
+        if done.kept {
+            self.execution.seat_kept();
+        } else {
+            self.tell_replaced("the shell ended");
         }
+        self.give_back(lease, live, done.kept).await;
         Ended::Told(end)
     }
 

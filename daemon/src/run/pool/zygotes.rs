@@ -113,7 +113,7 @@ impl Zygotes {
             let has_ended = zygote.has_ended();
             if has_ended {
                 nest.failed(host, &Problem::JailDied("waiting as a zygote"));
-            } else if zygote.made.elapsed() < rotate && is_wanted(&nest.kind) {
+            } else if zygote.made.elapsed() < rotate.min(age(&nest.kind)) && is_wanted(&nest.kind) {
                 continue;
             }
             if let Some(zygote) = nest.zygote.take() {
@@ -162,7 +162,13 @@ impl Zygote {
     }
 }
 
+/// When one is replaced at the latest: well before its session is too old.
+fn age(kind: &Kind) -> Duration {
+    Duration::from_millis(kind.quantities.max_age_ms) * 3 / 4
+}
+
 async fn begin(host: &Host, kind: &Kind) -> Result<Zygote, Problem> {
+    let made_at = Instant::now();
     let mut beginning = Beginning::default();
     let making = hatch(host, kind, &mut beginning);
     let made = tokio::select! {
@@ -173,7 +179,7 @@ async fn begin(host: &Host, kind: &Kind) -> Result<Zygote, Problem> {
         (Ok((files, program)), Some(jail), Some(process)) => Ok(Zygote {
             jail,
             process,
-            made: Instant::now(),
+            made: made_at,
             _files: files,
             _program: program,
         }),

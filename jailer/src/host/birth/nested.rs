@@ -4,14 +4,15 @@
 //! The first enters the keeper's user namespace, where it alone can map ids, and sees the host's /proc; the second is in the
 //! keeper's pid namespace too, has the zygote's uid, and makes pid 1 of the session.
 
+use std::collections::BTreeSet;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{Mode, OFlags};
+use rustix::io::retry_on_intr;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
-use rustix::process::{Pid, WaitId, WaitIdOptions, waitid};
-use rustix::thread::{
-    Gid, LinkNameSpaceType, Uid, UnshareFlags, move_into_link_name_space, set_thread_res_gid, set_thread_res_uid,
-};
+use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process, waitid};
+use rustix::thread::{Gid, LinkNameSpaceType, UnshareFlags, move_into_link_name_space, set_thread_res_gid};
 use serde::{Deserialize, Serialize};
 
 use super::{Nest, map_ids, set_effective_uid};
@@ -19,6 +20,11 @@ use crate::plan::ZYGOTE_UID;
 use crate::step::SysError;
 use crate::sys::{self, Cloned};
 use crate::wire;
+
+/// How long each of those on the way may take, which is well below the time of the watchdog.
+const LIMIT: Timespec = Timespec { tv_sec: 2, tv_nsec: 0 };
+/// How often is looked for what is left of a birth that failed.
+const LOOKS: usize = 16;
 
 /// What those on the way and the jailer tell each other.
 #[derive(Debug, Serialize, Deserialize)]
@@ -34,6 +40,7 @@ enum Word {
 
 /// Makes pid 1 and maps its ids. It returns in pid 1 too.
 pub(super) fn clone(nest: &Nest, namespaces: i32, group: BorrowedFd<'_>, map: &str) -> Result<Cloned, SysError> {
+    let before = children();
     let (ours, theirs) = talk()?;
     match sys::clone3(0, Some(nest.group.as_fd()))? {
         Cloned::Child => {
@@ -51,8 +58,7 @@ pub(super) fn clone(nest: &Nest, namespaces: i32, group: BorrowedFd<'_>, map: &s
             drop(theirs);
             let made = follow(&ours);
             drop(ours);
-            let _reaped = waitid(WaitId::PidFd(first.as_fd()), WaitIdOptions::EXITED);
-            made
+            end(made, &first, &before)
         }
     }
 }
@@ -75,6 +81,7 @@ fn follow(ours: &OwnedFd) -> Result<Cloned, SysError> {
 
 /// A cgroup namespace that begins at a group, in which there can be a process.
 pub(in crate::host) fn cgroup_namespace(group: BorrowedFd<'_>) -> Result<OwnedFd, SysError> {
+    let before = children();
     let (ours, theirs) = talk()?;
     match sys::clone3(0, Some(group))? {
         Cloned::Child => {
@@ -97,8 +104,7 @@ pub(in crate::host) fn cgroup_namespace(group: BorrowedFd<'_>) -> Result<OwnedFd
                 Err(error) => Err(error),
             };
             drop(ours);
-            let _reaped = waitid(WaitId::PidFd(pidfd.as_fd()), WaitIdOptions::EXITED);
-            opened
+            end(opened, &pidfd, &before)
         }
     }
 }
@@ -111,6 +117,7 @@ pub(super) fn clone_in(
     namespaces: i32,
     group: BorrowedFd<'_>,
 ) -> Result<Cloned, SysError> {
+    let before = children();
     let (ours, theirs) = talk()?;
     match sys::clone3(0, Some(from))? {
         Cloned::Child => {
@@ -132,10 +139,42 @@ pub(super) fn clone_in(
                 Ok((word, _)) => Err(unexpected(word)),
                 Err(error) => Err(error),
             };
-            let _reaped = waitid(WaitId::PidFd(first.as_fd()), WaitIdOptions::EXITED);
-            made
+            drop(ours);
+            end(made, &first, &before)
         }
     }
+}
+
+/// Takes leave of the first process on the way, and, where the birth has failed, of all that came of it: what nobody reaps
+/// would keep the keeper's pid namespace from ending.
+fn end<T>(made: Result<T, SysError>, first: &OwnedFd, before: &BTreeSet<i32>) -> Result<T, SysError> {
+    if made.is_ok() {
+        let _reaped = waitid(WaitId::PidFd(first.as_fd()), WaitIdOptions::EXITED);
+        return made;
+    }
+    for _ in 0..LOOKS {
+        let left: Vec<Pid> = children()
+            .difference(before)
+            .filter_map(|pid| Pid::from_raw(*pid))
+            .collect();
+        if left.is_empty() {
+            break;
+        }
+        // Children that are not reaped keep their numbers.
+        for pid in &left {
+            let _dead_already = kill_process(*pid, Signal::KILL);
+        }
+        for pid in left {
+            let _reaped = waitid(WaitId::Pid(pid), WaitIdOptions::EXITED);
+        }
+    }
+    made
+}
+
+/// The children of this process, which has one thread. Source: proc_pid_task(5), `children`.
+fn children() -> BTreeSet<i32> {
+    let text = std::fs::read_to_string("/proc/thread-self/children").unwrap_or_default();
+    text.split_whitespace().filter_map(|pid| pid.parse().ok()).collect()
 }
 
 fn talk() -> Result<(OwnedFd, OwnedFd), SysError> {
@@ -162,12 +201,11 @@ fn enter(nest: &Nest, namespaces: i32, group: BorrowedFd<'_>, map: &str, theirs:
     }
     match sys::clone3(libc::CLONE_PARENT, None)? {
         Cloned::Child => {
+            // The effective ids alone: the zygote, which has the others too, can't send this process a signal.
             let id = ZYGOTE_UID;
-            let (gid, uid) = (Gid::from_raw(id), Uid::from_raw(id));
-            set_thread_res_gid(gid, gid, gid)
-                .map_err(|e| SysError::new(format!("setresgid({id})"), e.raw_os_error()))?;
-            set_thread_res_uid(uid, uid, uid)
-                .map_err(|e| SysError::new(format!("setresuid({id})"), e.raw_os_error()))?;
+            set_thread_res_gid(None, Gid::from_raw(id), None)
+                .map_err(|e| SysError::new(format!("setresgid(-1, {id}, -1)"), e.raw_os_error()))?;
+            set_effective_uid(id)?;
             match sys::clone3(namespaces | libc::CLONE_PARENT, Some(group))? {
                 Cloned::Child => Ok(Side::Born),
                 Cloned::Parent { pidfd, .. } => say(theirs, &Word::Born, &[pidfd.as_fd()]).map(|()| Side::OnTheWay),
@@ -188,7 +226,14 @@ fn say(socket: &OwnedFd, word: &Word, fds: &[BorrowedFd<'_>]) -> Result<(), SysE
         .map_err(|error| SysError::new("sendmsg(nest)", error.raw_os_error().unwrap_or(libc::EIO)))
 }
 
+/// Waits for a word, but not for ever: what is on the way can be stopped or killed by its groups.
 fn hear(socket: &OwnedFd) -> Result<(Word, Option<OwnedFd>), SysError> {
+    let mut fds = [PollFd::new(socket, PollFlags::IN)];
+    match retry_on_intr(|| poll(&mut fds, Some(&LIMIT))) {
+        Ok(0) => return Err(SysError::new("poll(nest)", libc::ETIMEDOUT)),
+        Ok(_) => {}
+        Err(error) => return Err(SysError::new("poll(nest)", error.raw_os_error())),
+    }
     match wire::receive(socket.as_fd()) {
         Ok(Some((word, mut fds))) => Ok((word, fds.pop())),
         Ok(None) => Err(SysError::new("recvmsg(nest): it is gone", libc::ESRCH)),

@@ -44,7 +44,7 @@ impl Jailer {
         let built = self.lay_foundations(&request).and_then(|foundations| {
             let (block, on_disk) = (foundations.block, foundations.on_disk);
             let dock = self
-                .enter_dock(&id, &request.dock, block, on_disk)
+                .enter_dock(&request, block, on_disk)
                 .inspect_err(|_| self.vacate(block, on_disk))?;
             self.build(&request, foundations, dock.clone())
                 .inspect_err(|_| self.leave_dock(dock.as_ref(), block, on_disk))

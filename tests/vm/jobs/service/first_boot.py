@@ -79,6 +79,17 @@ class Use(Case):
         self.assertEqual({entry['SYSLOG_IDENTIFIER'] for entry in entries}, {'brigd', 'brig-jailer'})
         self.assertEqual({entry['_SYSTEMD_UNIT'] for entry in entries}, set(SERVICES))
 
+    def test_a_zygote_forks_as_the_units_are(self):
+        def start():
+            command = ['run', '--json', '--template', 'base', '-c', 'print(1)']
+            return json.loads(client(*command).stdout)['session']['start']
+
+        start()
+        journal = ['journalctl', '--no-pager', '-o', 'cat', '-u', 'brigd']
+        self.eventually('a zygote is ready', lambda: 'zygote ready' in self.does(*journal).stdout)
+        self.assertIn(start(), ['pool', 'forked'])
+        self.assertNotIn('no zygote', self.does(*journal).stdout)
+
 
 class Restart(Case):
     def test_a_restart_of_brigd_keeps_sessions_and_the_ledger(self):
