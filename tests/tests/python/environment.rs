@@ -35,6 +35,7 @@ fn the_environment_is_the_templates_and_nothing_else() {
     let mut expected = BTreeMap::from(
         [
             ("HOME", "/home/user"),
+            ("JE_ARROW_MALLOC_CONF", "background_thread:false"),
             ("LANG", "C.UTF-8"),
             ("LOGNAME", "user"),
             ("MPLBACKEND", "Agg"),
