@@ -131,7 +131,7 @@ pub enum Dock {
 pub enum Start {
     /// By pid 1 of its session.
     Exec,
-    /// As the zygote of its session, outside of the session's user namespace.
+    /// As the zygote of its session, which is there for nothing else ([`Dock::Own`]).
     Zygote,
     /// By the zygote of its session's dock, which forks.
     Fork,
@@ -164,6 +164,7 @@ pub struct Spawn {
     /// New name of the execution, unique within the session.
     pub execution: Id,
     pub work: Work,
+    /// Zygotes and what they fork are [`Work::Kernel`] without stdin, terminal and variables of their own.
     pub start: Start,
     /// Variables beside those of the template; the names must be allowed by the policy.
     pub environment: Vec<(Vec<u8>, Vec<u8>)>,

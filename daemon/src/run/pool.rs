@@ -53,7 +53,8 @@ pub struct Pool {
     asked: Notify,
     /// What closes sessions that nobody wants.
     closing: TaskTracker,
-    /// Sessions that were made when they were asked for, of which a zygote forked the program, that had waited, and that could not be made ahead.
+    /// Sessions that were made when they were asked for, that a zygote forked a program into then, that had waited, and that
+    /// could not be made ahead.
     cold: AtomicU64,
     forked: AtomicU64,
     pooled: AtomicU64,

@@ -169,8 +169,7 @@ pub async fn start(
 }
 
 /// Takes the session that has waited, with its program, or makes one: one that a zygote can fork the program into, if there
-/// is a zygote. One that has ended while it waited leaves its names
-/// to the one that is made.
+/// is a zygote. One that has ended while it waited leaves its names to the one that is made.
 async fn settle(
     host: &Host,
     job: &Job,
