@@ -10,7 +10,7 @@ use brig_jailer::policy::{Download, Policy};
 use brig_proto::v1;
 use tracing::warn;
 
-use super::record::{Place, Record, Source};
+use super::record::{Place, Record, Source, raw_path};
 use super::records::Amount;
 use super::{ArtifactStore, ArtifactsError, Shared};
 use crate::artifacts::{Review, Stored};
@@ -87,7 +87,8 @@ impl ArtifactStore {
     }
 
     /// Enters what an execution left, all of it at once, and gives the records in the same order; `told` is what an
-    /// earlier brigd told of already. What there is no room for is known, and not kept: it can't be approved.
+    /// earlier brigd told of already. What it had entered without telling keeps its id and its decision if it is the same
+    /// file. What there is no room for is known, and not kept: it can't be approved.
     pub(crate) async fn enter(
         &self,
         left: Left,
@@ -113,36 +114,46 @@ impl Shared {
             for room in &mut rooms {
                 room.used = records.amount(tenant, room.pending)?;
             }
-            let new: Vec<Record> = collected
-                .into_iter()
-                .map(|collected| {
-                    let [pending, kept] = &mut rooms;
-                    let room = if collected.review == Review::Pending {
-                        pending
-                    } else {
-                        kept
-                    };
-                    record(left, collected, room, &limits, now)
-                })
-                .collect();
+            let mut untold = records.untold(&left.source.execution, told)?;
+            let (mut entered, mut unwanted) = (Vec::with_capacity(collected.len()), Vec::new());
+            for collected in collected {
+                if let Some(same) = untold.iter().position(|earlier| is_same(earlier, &collected)) {
+                    unwanted.push(collected.id);
+                    entered.push((false, untold.swap_remove(same)));
+                    continue;
+                }
+                let [pending, kept] = &mut rooms;
+                let room = if collected.review == Review::Pending {
+                    pending
+                } else {
+                    kept
+                };
+                entered.push((true, record(left, collected, room, &limits, now)));
+            }
             self.sync_quarantine()?;
-            let earlier = records.insert(&left.source.execution, &new, told)?;
-            Ok::<_, ArtifactsError>((new, earlier))
+            let new: Vec<&Record> = entered
+                .iter()
+                .filter(|(is_new, _)| *is_new)
+                .map(|(_, new)| new)
+                .collect();
+            let replaced: Vec<Id> = untold.into_iter().map(|earlier| earlier.id).collect();
+            unwanted.extend(records.insert(&new, &replaced)?);
+            let gone = new.iter().filter(|record| record.place == Place::Gone);
+            unwanted.extend(gone.map(|record| record.id.clone()));
+            self.remove(&unwanted);
+            self.tell(new.into_iter().cloned());
+            Ok::<_, ArtifactsError>(entered.into_iter().map(|(_, record)| record).collect())
         })();
-        match entered {
-            Ok((new, mut unwanted)) => {
-                let gone = new.iter().filter(|record| record.place == Place::Gone);
-                unwanted.extend(gone.map(|record| record.id.clone()));
-                self.remove(&unwanted);
-                self.tell(new.iter().cloned());
-                Ok(new)
-            }
-            Err(error) => {
-                self.remove(&files);
-                Err(error)
-            }
+        if entered.is_err() {
+            self.remove(&files);
         }
+        entered
     }
+}
+
+/// Whether an artifact that an earlier brigd entered is the file that was collected now.
+fn is_same(earlier: &Record, collected: &Collected) -> bool {
+    earlier.sha256 == collected.sha256 && raw_path(&earlier.shown) == raw_path(&collected.shown)
 }
 
 /// How much one more artifact may take up.

@@ -100,12 +100,29 @@ pub(super) fn download_name(download: Download) -> &'static str {
     }
 }
 
+/// The path of an artifact, whether or not it is text.
+pub(super) fn raw_path(shown: &v1::Artifact) -> &[u8] {
+    if shown.raw_path.is_empty() {
+        shown.path.as_bytes()
+    } else {
+        &shown.raw_path
+    }
+}
+
 impl Record {
     /// The same without its bytes.
     pub(super) fn gone(self) -> Self {
         Self {
             place: Place::Gone,
             ..self
+        }
+    }
+
+    /// It in the form of the API, with the state of its review.
+    pub(crate) fn shown_now(&self) -> v1::Artifact {
+        v1::Artifact {
+            review: self.review.shown().into(),
+            ..self.shown.clone()
         }
     }
 

@@ -12,7 +12,7 @@ use prost::Message;
 use rusqlite::types::{ToSql, Value};
 use rusqlite::{Connection, OptionalExtension, Params, Row, Transaction, params, params_from_iter};
 
-use super::record::{Decision, Place, Record, download_name};
+use super::record::{Decision, Place, Record, download_name, raw_path};
 use super::{ArtifactsError, Which};
 use crate::artifacts::Review;
 use crate::database::{self, json, size, to_millis, to_signed};
@@ -113,21 +113,27 @@ impl Records {
         opened.map(Self).map_err(|error| ArtifactsError::open(path, error))
     }
 
-    /// Adds what an execution left, all of it or nothing. What an earlier brigd had collected of it and told nobody of
-    /// goes; gives the files of that.
-    pub(super) fn insert(&mut self, execution: &Id, new: &[Record], told: &[Id]) -> rusqlite::Result<Files> {
+    /// What an earlier brigd had collected of an execution and told nobody of.
+    pub(super) fn untold(&self, execution: &Id, told: &[Id]) -> rusqlite::Result<Vec<Record>> {
+        let sql = "SELECT * FROM artifacts WHERE execution = ?1";
+        let mut found = all(&self.0, sql, [execution.as_str()])?;
+        found.retain(|record| !told.contains(&record.id));
+        Ok(found)
+    }
+
+    /// Adds what an execution left, all of it or nothing, in the place of what an earlier brigd had collected. What
+    /// somebody has decided about, or decides about now, stays: the ledger has it. Gives the files of what goes.
+    pub(super) fn insert(&mut self, new: &[&Record], replaced: &[Id]) -> rusqlite::Result<Files> {
         let transaction = self.0.transaction()?;
-        let earlier = all(
-            &transaction,
-            "SELECT * FROM artifacts WHERE execution = ?1",
-            [execution.as_str()],
-        )?;
         let mut files = Files::new();
-        for record in earlier.iter().filter(|record| !told.contains(&record.id)) {
-            files.extend(drop_bytes(&transaction, record)?);
-            transaction
-                .prepare_cached("DELETE FROM artifacts WHERE artifact = ?1")?
-                .execute([record.id.as_str()])?;
+        for id in replaced {
+            let sql = "SELECT * FROM artifacts WHERE artifact = ?1 AND review_ms IS NULL AND deciding IS NULL";
+            for record in all(&transaction, sql, [id.as_str()])? {
+                files.extend(drop_bytes(&transaction, &record)?);
+                transaction
+                    .prepare_cached("DELETE FROM artifacts WHERE artifact = ?1")?
+                    .execute([id.as_str()])?;
+            }
         }
         new.iter().try_for_each(|record| insert(&transaction, record))?;
         transaction.commit()?;
@@ -315,11 +321,6 @@ impl Which {
 fn insert(transaction: &Transaction<'_>, record: &Record) -> rusqlite::Result<()> {
     let (source, shown) = (&record.source, &record.shown);
     let labels = serde_json::to_string(&record.labels).unwrap_or_default();
-    let path = if shown.raw_path.is_empty() {
-        shown.path.as_bytes()
-    } else {
-        &shown.raw_path
-    };
     let retention = to_signed(u64::try_from(record.retention.as_millis()).unwrap_or(u64::MAX));
     transaction
         .prepare_cached(
@@ -342,7 +343,7 @@ fn insert(transaction: &Transaction<'_>, record: &Record) -> rusqlite::Result<()
             source.policy,
             download_name(record.download),
             shown.encode_to_vec(),
-            path,
+            raw_path(shown),
             to_signed(shown.size_bytes),
             hex(&record.sha256),
             record.review.name(),

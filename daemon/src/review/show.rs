@@ -84,10 +84,7 @@ pub(super) fn show(record: &Record) -> v1::ArtifactRecord {
     let source = &record.source;
     let stored = record.place != Place::Gone;
     v1::ArtifactRecord {
-        artifact: Some(v1::Artifact {
-            review: record.review.shown().into(),
-            ..record.shown.clone()
-        }),
+        artifact: Some(record.shown_now()),
         execution_id: source.execution.to_string(),
         session_id: source.session.to_string(),
         tenant: source.tenant.clone(),

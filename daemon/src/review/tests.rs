@@ -347,6 +347,29 @@ async fn a_second_collection_replaces_what_nobody_was_told_of() {
 }
 
 #[tokio::test]
+async fn a_second_collection_finds_the_same_file_under_its_id_with_what_was_decided() {
+    let rig = Rig::new(config::Artifacts::default());
+    let approved = rig.keep("e1", Review::Pending, b"same").await;
+    rig.decide(&approved, Review::Approved, approved.sha256).await.unwrap();
+    let again = rig.keep("e1", Review::Pending, b"same").await;
+    assert_eq!((&again.id, again.review), (&approved.id, Review::Approved));
+    assert_eq!(again.shown_now().review(), v1::ReviewState::Approved);
+    assert_eq!(rig.files("quarantine"), [approved.id.to_string()]);
+}
+
+#[tokio::test]
+async fn a_second_collection_of_another_file_leaves_what_was_decided() {
+    let rig = Rig::new(config::Artifacts::default());
+    let approved = rig.keep("e1", Review::Pending, b"earlier").await;
+    rig.decide(&approved, Review::Approved, approved.sha256).await.unwrap();
+    let other = rig.keep("e1", Review::Pending, b"later").await;
+    assert_ne!(other.id, approved.id);
+    assert_eq!(rig.now(&approved).await.review, Review::Approved);
+    assert_eq!(rig.bytes(&approved).await.unwrap(), b"earlier");
+    assert_eq!(rig.now(&other).await.review, Review::Pending);
+}
+
+#[tokio::test]
 async fn of_equal_files_of_a_session_the_last_decision_counts() {
     let rig = Rig::new(config::Artifacts::default());
     let review = async |rig: &Rig, record: &Record| {

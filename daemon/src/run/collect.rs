@@ -19,7 +19,7 @@ use tracing::error;
 use crate::artifacts::{Guess, Judgement, Review, Spool, Stored};
 use crate::files::{Files, FilesError, Listing};
 use crate::names;
-use crate::review::{ArtifactStore, ArtifactsError, Collected, Left, NOT_KEPT};
+use crate::review::{ArtifactStore, ArtifactsError, Collected, Left, NOT_KEPT, Record};
 use crate::run::admit::{Conditions, Expected, new_id};
 use crate::run::execution::Execution;
 use crate::run::finish::Full;
@@ -202,7 +202,7 @@ async fn enter(artifacts: &ArtifactStore, left: Left, taken: Vec<Taken>, told: V
     }
     let unknown: Vec<Artifact> = collected.iter().map(|collected| collected.shown.clone()).collect();
     let shown: Vec<Artifact> = match artifacts.enter(left, collected, told).await {
-        Ok(records) => records.into_iter().map(|record| record.shown).collect(),
+        Ok(records) => records.iter().map(Record::shown_now).collect(),
         Err(error) => {
             error!(%error, "artifacts not entered");
             unknown.into_iter().map(not_kept).collect()
@@ -213,7 +213,9 @@ async fn enter(artifacts: &ArtifactStore, left: Left, taken: Vec<Taken>, told: V
             let path = shown_path(path_of(artifact));
             log.notice(NoticeKind::ArtifactSkipped, format!("{path}: is not kept"));
         }
-        log.artifact(artifact.clone(), bytes);
+        // Of what an earlier brigd had entered, somebody may have rejected it since.
+        let leaves = matches!(artifact.review(), ReviewState::NotNeeded | ReviewState::Approved);
+        log.artifact(artifact.clone(), bytes.filter(|_| leaves));
         point(Point::DaemonCollecting);
     }
     shown
