@@ -122,7 +122,8 @@ class Channel:
             pass  # brigd is gone; the program's own ways of output are not our business.
         finally:
             self._depth -= deep
-        if self._deferred is not None and not self._depth:
+        # Not in another thread, which may end its own event in between.
+        if deep and self._deferred is not None and not self._depth:
             error, self._deferred = self._deferred, None
             raise error
 

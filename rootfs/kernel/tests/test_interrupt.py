@@ -132,6 +132,22 @@ class Interrupts(unittest.TestCase):
                 context.interrupt(name)
                 self.assertEqual(context.finish().code, 130)
 
+    def test_an_interrupt_ends_the_code_and_no_thread_that_sends_beside_it(self):
+        thread = (
+            "import threading, sys\nsys.setswitchinterval(1e-6)\nfailed = []\n"
+            "def sends():\n    try:\n        while True: display('thread')\n"
+            "    except KeyboardInterrupt as error: failed.append(error)\n"
+            "for _ in range(4): threading.Thread(target=sends, daemon=True).start()"
+        )
+        with Context() as context:
+            self.assertEqual(context.run(thread).code, 0)
+            for _ in range(100):
+                name = context.begin("print('up')\nwhile True: display('x' * 400_000)")
+                context.wait_output("up")
+                context.interrupt(name)
+                self.assertEqual(context.finish().code, 130)
+            self.assertEqual(context.run("assert not failed").code, 0)
+
     def test_a_child_is_interrupted_as_any(self):
         code = (
             "import os, signal, time\npid = os.fork()\n"
