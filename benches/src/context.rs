@@ -39,7 +39,7 @@ impl<'o> Cells<'o> {
         let context = context(ours, &session)?;
         let measurement = |moment: &str| {
             let name = format!("next print(1) in a live context, {moment}");
-            Measurement::new(name, Unit::Milliseconds).goal(Of::Ratio(PEER), 5.0)
+            Measurement::new(name, Unit::Milliseconds).goal(Of::Ratio(&[PEER]), 5.0)
         };
         let mut cells = Self {
             ours,

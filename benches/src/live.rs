@@ -50,7 +50,7 @@ fn measurement(level: usize) -> Measurement {
     let name = format!("start on demand beside {level} live sessions, print(1), to first output");
     let row = Measurement::new(name, Unit::Milliseconds);
     if LEVELS.last() == Some(&level) {
-        return row.goal(Of::Ratio("beside 1"), LEAST);
+        return row.goal(Of::Ratio(&["beside 1"]), LEAST);
     }
     row
 }

@@ -20,11 +20,11 @@ pub(crate) struct Row {
     pub(crate) unit: &'static str,
     pub(crate) ours: Figures,
     pub(crate) peer: Option<Peer>,
-    /// How many times better ours is, by the medians.
+    /// How many times better ours is, by the medians unless `of` says otherwise.
     pub(crate) ratio: Option<f64>,
     /// What is asked for.
     pub(crate) least: Option<f64>,
-    /// What that is asked of: `ratio`, or `p50` or `p95` of ours.
+    /// What that is asked of: `ratio`, `ratio of p95`, or `p50` or `p95` of ours.
     pub(crate) of: Option<&'static str>,
     pub(crate) met: Option<bool>,
     /// For people: the report has medians.
@@ -59,20 +59,30 @@ pub(crate) fn rows(measurement: &Measurement) -> Vec<Row> {
         rows.push(row(measurement, None, None));
     }
     rows.extend(of_ours.into_iter().map(|goal| row(measurement, None, Some(goal))));
-    rows.extend(measurement.peers.iter().map(|peer| {
-        let goal = goals.iter().find(|goal| goal.is_against(peer.0, fastest)).copied();
-        row(measurement, Some(peer), goal)
-    }));
+    let names: Vec<&str> = measurement.peers.keys().map(String::as_str).collect();
+    for peer in &measurement.peers {
+        let about = |goal: &&Goal| goal.against(&names, fastest) == Some(peer.0);
+        let asked: Vec<Goal> = goals.iter().filter(about).copied().collect();
+        if asked.is_empty() {
+            rows.push(row(measurement, Some(peer), None));
+        }
+        rows.extend(asked.into_iter().map(|goal| row(measurement, Some(peer), Some(goal))));
+    }
     rows
 }
 
 fn row(measurement: &Measurement, peer: Option<(&String, &Samples)>, goal: Option<Goal>) -> Row {
     let (unit, ours) = (measurement.unit, &measurement.ours);
-    let ratio = peer.map(|(_, theirs)| ratio(unit, ours.p50(), theirs.p50()));
-    let (of, value) = match goal.map(|goal| goal.of) {
+    let of = goal.map(|goal| goal.of);
+    let ratio = peer.map(|(_, theirs)| match of {
+        Some(Of::FastestWorst) => ratio(unit, ours.p95(unit), theirs.p95(unit)),
+        _ => ratio(unit, ours.p50(), theirs.p50()),
+    });
+    let (of, value) = match of {
         Some(Of::Median) => (Some("p50"), Some(ours.p50())),
         Some(Of::Worst) => (Some("p95"), Some(ours.p95(unit))),
         Some(Of::Ratio(_) | Of::Fastest) => (Some("ratio"), ratio),
+        Some(Of::FastestWorst) => (Some("ratio of p95"), ratio),
         None => (None, None),
     };
     let least = goal.map(|goal| goal.least);
@@ -139,7 +149,7 @@ mod tests {
 
     #[test]
     fn a_row_says_how_many_times_better_ours_is_and_whether_that_is_enough() {
-        let mut cell = Measurement::new("cell", Unit::Milliseconds).goal(Of::Ratio("ipykernel"), 5.0);
+        let mut cell = Measurement::new("cell", Unit::Milliseconds).goal(Of::Ratio(&["ipykernel"]), 5.0);
         cell.ours = [1.0, 0.5, 0.6].into_iter().collect();
         cell.peer("ipykernel", 4.0);
         let found = serde_json::to_value(rows(&cell)).unwrap();
@@ -179,6 +189,27 @@ mod tests {
             .filter_map(|row| Some((row.peer?.name, row.met?)))
             .collect();
         assert_eq!(asked, [("bubblewrap 0.8.0".to_owned(), false)]);
+    }
+
+    #[test]
+    fn of_peers_that_are_named_the_first_that_is_there_is_asked_about_and_p95_has_a_row_of_its_own() {
+        let mut span = Measurement::new("span", Unit::Milliseconds)
+            .goal(Of::Ratio(&["nsjail", "crun"]), 3.0)
+            .goal(Of::FastestWorst, 2.0);
+        span.ours = [1.0, 10.0].into_iter().collect();
+        for name in ["crun 1.8", "runc 1.1"] {
+            span.peer(name, if name.starts_with('c') { 4.0 } else { 15.0 });
+        }
+        let asked: Vec<_> = rows(&span)
+            .into_iter()
+            .map(|row| (row.peer.unwrap().name, row.of, row.ratio, row.met))
+            .collect();
+        let expected = [
+            ("crun 1.8".to_owned(), Some("ratio"), Some(4.0), Some(true)),
+            ("crun 1.8".to_owned(), Some("ratio of p95"), Some(0.4), Some(false)),
+            ("runc 1.1".to_owned(), None, Some(15.0), None),
+        ];
+        assert_eq!(asked, expected);
     }
 
     #[test]

@@ -94,7 +94,7 @@ pub(crate) struct Measurement {
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) struct Goal {
     pub(crate) of: Of,
-    /// The least ratio of the medians; or the bound of our value, which must be at least that much where more is better,
+    /// The least ratio; or the bound of our value, which must be at least that much where more is better,
     /// and at most where less is.
     pub(crate) least: f64,
 }
@@ -106,10 +106,12 @@ pub(crate) enum Of {
     Median,
     /// What at most one in twenty of ours is worse than.
     Worst,
-    /// The ratio to a peer, by its name without the version.
-    Ratio(&'static str),
+    /// The ratio to the first of these peers that is there, by their names without the version.
+    Ratio(&'static [&'static str]),
     /// The ratio to the sandbox that is the fastest of those that are there.
     Fastest,
+    /// The same, of what at most one in twenty is worse than.
+    FastestWorst,
 }
 
 impl Measurement {
@@ -142,16 +144,22 @@ impl Goal {
         matches!(self.of, Of::Median | Of::Worst)
     }
 
-    /// Whether it is about a peer with this name.
-    pub(crate) fn is_against(self, name: &str, fastest: Option<&str>) -> bool {
+    /// The peer that it is about, of these.
+    pub(crate) fn against<'n>(self, names: &[&'n str], fastest: Option<&'n str>) -> Option<&'n str> {
         match self.of {
-            Of::Ratio(peer) => name
-                .strip_prefix(peer)
-                .is_some_and(|rest| rest.is_empty() || rest.starts_with(' ')),
-            Of::Fastest => fastest == Some(name),
-            Of::Median | Of::Worst => false,
+            Of::Ratio(wanted) => wanted
+                .iter()
+                .find_map(|wanted| names.iter().copied().find(|name| is_named(name, wanted))),
+            Of::Fastest | Of::FastestWorst => fastest,
+            Of::Median | Of::Worst => None,
         }
     }
+}
+
+/// Whether a peer has this name, with a version or without.
+fn is_named(peer: &str, name: &str) -> bool {
+    peer.strip_prefix(name)
+        .is_some_and(|rest| rest.is_empty() || rest.starts_with(' '))
 }
 
 /// A span in milliseconds.

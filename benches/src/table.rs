@@ -57,6 +57,7 @@ fn line(row: &Row) -> [String; 9] {
             let verdict = if met { "met" } else { "NOT met" };
             let of = match row.of {
                 Some("ratio") => "x",
+                Some("ratio of p95") => "x of p95",
                 Some("p95") => " of p95",
                 _ => "",
             };
