@@ -164,7 +164,8 @@ pub struct Spawn {
     /// New name of the execution, unique within the session.
     pub execution: Id,
     pub work: Work,
-    /// Zygotes and what they fork are [`Work::Kernel`] without stdin, terminal and variables of their own.
+    /// Zygotes and what they fork are [`Work::Kernel`] or [`Work::Context`], without stdin, terminal and variables of
+    /// their own.
     pub start: Start,
     /// Variables beside those of the template; the names must be allowed by the policy.
     pub environment: Vec<(Vec<u8>, Vec<u8>)>,

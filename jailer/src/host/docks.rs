@@ -9,7 +9,7 @@
 //! The dock lasts until its last session is gone, and its keeper too, without which they could not live; its zygote may be
 //! gone long before.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::Duration;
 
@@ -31,6 +31,9 @@ use crate::wire;
 
 /// How long a zygote may take to fork: one whose memory is all its own takes milliseconds.
 const FORK_LIMIT: Duration = Duration::from_secs(5);
+/// Orders that a zygote has at one time: one that it carries out, and the next one. Its socket holds these, however long
+/// their filters are.
+const ORDERS: usize = 2;
 
 /// A zygote's session and those of its children.
 #[derive(Debug)]
@@ -67,7 +70,13 @@ struct Zygote {
     /// Forks that were ordered and not answered.
     orders: HashMap<u64, (Id, Id)>,
     next: u64,
+    /// Forks that are to be ordered when others are answered.
+    waiting: VecDeque<Lent>,
 }
+
+/// A program that is ready but for its process: its session, its name, and what the process is to join and have.
+#[derive(Debug)]
+struct Lent(Id, Id, Vec<OwnedFd>);
 
 impl Dock {
     /// Whether sessions can be made in it.
@@ -205,8 +214,28 @@ impl Jailer {
         if !is_ordered {
             return;
         }
-        if let Err(error) = self.order_fork(id, name, fds) {
-            self.take_back(id, name, error);
+        let keeper = self.sessions.get(id).and_then(|session| session.dock.clone());
+        let zygote = keeper.as_ref().and_then(|keeper| self.zygote(keeper));
+        let (Some(keeper), Some(zygote)) = (keeper, zygote) else {
+            return self.take_back(id, name, fork_failed(None));
+        };
+        zygote.waiting.push_back(Lent(id.clone(), name.clone(), fds));
+        self.order_forks(&keeper);
+    }
+
+    fn zygote(&mut self, keeper: &Id) -> Option<&mut Zygote> {
+        self.docks.get_mut(keeper)?.zygote.as_mut()
+    }
+
+    /// Orders what waits, as far as the zygote may have more orders.
+    fn order_forks(&mut self, keeper: &Id) {
+        while let Some(zygote) = self.zygote(keeper)
+            && zygote.orders.len() < ORDERS
+            && let Some(Lent(session, execution, fds)) = zygote.waiting.pop_front()
+        {
+            if let Err(error) = self.order_fork(keeper, &session, &execution, &fds) {
+                self.take_back(&session, &execution, error);
+            }
         }
     }
 
@@ -246,6 +275,7 @@ impl Jailer {
                 token,
                 orders: HashMap::new(),
                 next: 1,
+                waiting: VecDeque::new(),
             });
         }
         Ok((Plan { filter }, theirs))
@@ -275,7 +305,7 @@ impl Jailer {
         session.order(&order, &[]).at(Step::Fork)
     }
 
-    fn order_fork(&mut self, id: &Id, name: &Id, fds: Vec<OwnedFd>) -> Result<(), StepError> {
+    fn order_fork(&mut self, keeper: &Id, id: &Id, name: &Id, fds: &[OwnedFd]) -> Result<(), StepError> {
         let failed = |call: &str, errno| StepError {
             step: Step::Fork,
             source: SysError::new(call, errno),
@@ -283,19 +313,15 @@ impl Jailer {
         if fds.len() != NAMESPACES.len() + STREAMS + 2 {
             return Err(failed("recvmsg(lent): other descriptors", libc::EPROTO));
         }
+        // They may have ended while they waited.
         let Some(session) = self.sessions.get(id) else {
             return Ok(());
         };
         let Some(execution) = session.executions.get(name) else {
             return Ok(());
         };
-        let keeper = session.dock.clone();
-        let zygote = keeper
-            .as_ref()
-            .and_then(|keeper| self.docks.get_mut(keeper)?.zygote.as_mut());
-        let (Some(keeper), Some(zygote)) = (keeper, zygote) else {
-            return Err(failed("sendmsg(zygote): it is gone", libc::ESRCH));
-        };
+        let zygote = self.docks.get_mut(keeper).and_then(|dock| dock.zygote.as_mut());
+        let zygote = zygote.ok_or_else(|| failed("sendmsg(zygote): it is gone", libc::ESRCH))?;
         let leaf = execution.leaf.join_descriptors();
         let filter = &session.guest.filter;
         let (number, tasks) = (zygote.next, leaf.len() - 1);
@@ -313,7 +339,7 @@ impl Jailer {
             .map_err(|error| failed("sendmsg(zygote)", error.raw_os_error().unwrap_or(libc::EIO)))?;
         zygote.next += 1;
         zygote.orders.insert(number, (id.clone(), name.clone()));
-        self.events.after(FORK_LIMIT, Timer::Fork(keeper, number));
+        self.events.after(FORK_LIMIT, Timer::Fork(keeper.clone(), number));
         Ok(())
     }
 
@@ -341,6 +367,7 @@ impl Jailer {
             if let Err(error) = outcome {
                 self.take_back(&session, &execution, error);
             }
+            self.order_forks(keeper);
         }
     }
 
@@ -359,7 +386,11 @@ impl Jailer {
         };
         self.events.forget(zygote.socket.as_fd(), zygote.token);
         self.kill(keeper, &zygote.execution, Cause::Internal);
-        for (session, execution) in zygote.orders.into_values() {
+        let waiting = zygote
+            .waiting
+            .into_iter()
+            .map(|Lent(session, execution, _)| (session, execution));
+        for (session, execution) in zygote.orders.into_values().chain(waiting) {
             self.take_back(&session, &execution, fork_failed(None));
         }
     }

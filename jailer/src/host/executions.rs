@@ -91,7 +91,7 @@ impl Jailer {
         if session.paused.is_some() {
             return Err(Refusal::Paused);
         }
-        let is_plain = request.work == Work::Kernel
+        let is_plain = matches!(request.work, Work::Kernel | Work::Context)
             && request.environment.is_empty()
             && !(request.stdin || request.merge_stderr || request.terminal.is_some());
         self.check_start(&request.session, request.start, is_plain)?;
