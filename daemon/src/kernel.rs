@@ -61,6 +61,8 @@ pub struct Warm<'a> {
     pub threads: u32,
     /// Whether it shall be forked into sessions then.
     pub zygote: bool,
+    /// Whether it will be a context.
+    pub context: bool,
 }
 
 /// The most that is read of what an interpreter says that was asked to be a zygote, in bytes.

@@ -20,7 +20,7 @@ use std::time::SystemTime;
 
 use brig_jailer::ids::Id;
 use brig_proto::v1;
-use brig_proto::v1::{ContextState, ExecutionState, Reason};
+use brig_proto::v1::{ContextState, ExecutionState, Reason, StartKind};
 use serde::{Deserialize, Serialize};
 use tokio::sync::{oneshot, watch};
 use tonic::Status;
@@ -71,6 +71,8 @@ struct State {
     executions: u64,
     /// Whether the interpreter runs code, or was asked to.
     runs_code: bool,
+    /// Whether a zygote has forked its interpreter.
+    forked: bool,
     generation: u32,
     /// What became of the last interpreter, until an execution is told.
     lost: Option<String>,
@@ -258,6 +260,15 @@ impl Context {
         }
     }
 
+    /// How its interpreter came to be.
+    pub fn start(&self) -> StartKind {
+        if self.lock().forked {
+            StartKind::Forked
+        } else {
+            StartKind::Cold
+        }
+    }
+
     /// What a call on it is told when it is over.
     fn closed_problem(&self) -> Problem {
         Problem::NotFound {
@@ -341,6 +352,7 @@ impl State {
             last_active: SystemTime::now(),
             executions: 0,
             runs_code: false,
+            forked: false,
             generation: 0,
             lost: None,
             waiting: VecDeque::new(),

@@ -117,7 +117,8 @@ struct State {
     resumed: Option<SystemTime>,
     /// Whether an execution has run, and whether one of code has.
     has_state: bool,
-    ran_code: bool,
+    /// How the first interpreter came to be, if there was one.
+    start: StartKind,
 }
 
 /// Keeps a session from being idle.
@@ -149,7 +150,7 @@ impl Settings {
             idle_since: Instant::now(),
             resumed: None,
             has_state: false,
-            ran_code: false,
+            start: StartKind::Unspecified,
         }
     }
 }
@@ -249,11 +250,13 @@ impl Session {
         self.change(State::touch);
     }
 
-    /// Notes that an execution started.
-    pub fn used(&self, by_code: bool) {
+    /// Notes that an execution started: of code with how its interpreter came to be.
+    pub fn used(&self, start: Option<StartKind>) {
         self.change(|state| {
             state.has_state = true;
-            state.ran_code |= by_code;
+            if state.start == StartKind::Unspecified {
+                state.start = start.unwrap_or(state.start);
+            }
             state.touch();
         });
     }
@@ -386,12 +389,7 @@ impl Session {
                 hosts: Vec::new(),
             }),
             has_state: state.has_state,
-            start: if state.ran_code {
-                StartKind::Cold
-            } else {
-                StartKind::Unspecified
-            }
-            .into(),
+            start: state.start.into(),
             enforced: state.enforced.as_ref().map(report::enforced),
             usage: None,
             one_shot: false,
@@ -449,7 +447,7 @@ impl State {
     /// What is worth telling to who watches, if it changes: all but when it was used last.
     fn outline(&self) -> impl PartialEq + use<> {
         let made = self.enforced.is_some();
-        (self.phase, self.reason, self.edits, self.has_state, self.ran_code, made)
+        (self.phase, self.reason, self.edits, self.has_state, self.start, made)
     }
 
     fn touch(&mut self) {

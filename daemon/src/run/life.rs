@@ -215,7 +215,8 @@ fn running(execution: &Arc<Execution>, job: &mut Job, process: Process, started:
         start_time,
     );
     if let Some(session) = &execution.kept {
-        session.used(matches!(job.work, Work::Code { .. }));
+        let is_code = matches!(job.work, Work::Code { .. });
+        session.used(is_code.then_some(started.start));
     }
     info!(
         pid = started.program.pid,

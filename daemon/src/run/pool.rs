@@ -30,6 +30,7 @@ use crate::jailer::{Jail, Process};
 use crate::principal::Principal;
 use crate::run::admit::{Image, Job, Work};
 use crate::run::approval::Approval;
+use crate::run::kept::Session;
 use crate::run::session::CLOSE;
 use crate::run::start::Program;
 pub use maker::keep;
@@ -71,12 +72,14 @@ struct Kind {
     policy: Arc<Policy>,
     template: Image,
     quantities: Quantities,
+    /// Whether it is one of kept sessions: none of them waits, but a zygote forks the interpreters of their contexts.
+    contexts: bool,
 }
 
 impl PartialEq for Kind {
     fn eq(&self, other: &Self) -> bool {
         (&self.owner, &self.policy.name, &self.policy.hash) == (&other.owner, &other.policy.name, &other.policy.hash)
-            && (&self.template, self.quantities) == (&other.template, other.quantities)
+            && (&self.template, self.quantities, self.contexts) == (&other.template, other.quantities, other.contexts)
     }
 }
 
@@ -137,6 +140,20 @@ impl Pool {
                 waiting: Some(Box::new(waiting)),
                 pool: Arc::clone(self),
             });
+        }
+    }
+
+    /// Where a kept session is made, so that a zygote can fork the interpreters of its contexts: below that one's session, if
+    /// there is one.
+    pub fn nest(&self, session: &Session) -> Option<Id> {
+        self.dock(&Kind::of_contexts(session, self.limits().share)?)
+    }
+
+    /// Has a zygote for the contexts of such sessions from now on.
+    pub fn want_contexts(&self, session: &Session) {
+        if let Some(kind) = Kind::of_contexts(session, self.limits().share) {
+            self.lock().note(&kind, Instant::now());
+            self.asked.notify_one();
         }
     }
 
@@ -262,7 +279,6 @@ impl Kind {
     /// no limits but those of its policy, and no file that would have been found in the place of a module.
     fn of(job: &Job, share: Share, principal: &Principal) -> Option<Self> {
         let policy = Arc::clone(&job.policy);
-        let usual = policy.resolve(&RequestedLimits::default()).ok()?.0.quantities();
         let quantities = job.limits.quantities();
         let is_plain = matches!(job.work, Work::Code { .. })
             // Nothing is made for what a reviewer has not approved.
@@ -271,18 +287,44 @@ impl Kind {
             && job.stdin.is_none()
             && !job.merge_stderr
             && job.times.cpu_ms.is_none()
-            && quantities == usual
+            && is_usual(&policy, quantities)
             && !job.inputs.iter().any(|input| is_read_at_import(&input.path));
         is_plain.then(|| Self {
-            owner: match share {
-                Share::Tenant => principal.tenant.clone(),
-                Share::Class => principal.class.clone(),
-                Share::All => String::new(),
-            },
+            owner: owner(share, principal),
             policy,
             template: job.template.clone(),
             quantities,
+            contexts: false,
         })
+    }
+
+    /// The kind of a kept session that asks for nothing that its contexts would have had to know: no variables, and no
+    /// limits but those of its policy.
+    fn of_contexts(session: &Session, share: Share) -> Option<Self> {
+        let policy = Arc::clone(&session.policy);
+        let quantities = session.limits.quantities();
+        let is_plain = session.environment.is_empty() && is_usual(&policy, quantities);
+        is_plain.then(|| Self {
+            owner: owner(share, &session.principal),
+            policy,
+            template: session.template.clone(),
+            quantities,
+            contexts: true,
+        })
+    }
+}
+
+/// Whether these are the limits of whoever asks for none.
+fn is_usual(policy: &Policy, quantities: Quantities) -> bool {
+    let usual = policy.resolve(&RequestedLimits::default());
+    usual.is_ok_and(|(usual, _)| usual.quantities() == quantities)
+}
+
+fn owner(share: Share, principal: &Principal) -> String {
+    match share {
+        Share::Tenant => principal.tenant.clone(),
+        Share::Class => principal.class.clone(),
+        Share::All => String::new(),
     }
 }
 

@@ -204,7 +204,7 @@ async fn settle(
 
 /// Whether a session could not be made for a reason that is not there outside of the dock: the zygote is gone, or its
 /// session is about to be.
-fn is_of_the_dock(problem: &Problem) -> bool {
+pub(in crate::run) fn is_of_the_dock(problem: &Problem) -> bool {
     match problem {
         Problem::Jail(Refusal::Invalid { field, .. }) => field == "dock",
         Problem::Jail(Refusal::Step(_)) | Problem::JailDied(_) => true,

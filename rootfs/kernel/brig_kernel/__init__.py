@@ -60,6 +60,10 @@ def run(requests: int, events: int) -> None:
     prepare(threads)
     code = execute(program, channel)
     channel.send_done()
+    del program
+    warm = sys.modules.get("brig_kernel.warm")
+    if warm is not None and warm.ending is not None:
+        warm.ending.end(code)
     sys.exit(code)
 
 

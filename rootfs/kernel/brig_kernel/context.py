@@ -115,10 +115,15 @@ def environment_of(request: dict[str, object]) -> dict[str, str]:
     return variables
 
 
-class Python:
-    """Python, with IPython's shell."""
+# The shell, once it is made: an interpreter that is to be forked into sessions makes it ahead.
+_shell: Any = None
 
-    def __init__(self, channel: Channel, requests: Requests) -> None:
+
+def make_shell(channel: Channel) -> Any:
+    """IPython's shell, which takes longer than all else that a context needs, and what programs find in it."""
+    global _shell
+    if _shell is None:
+        from brig_kernel.hooks import PyplotFinder
         from brig_kernel.layer import Finder, LayerError
 
         try:
@@ -126,18 +131,25 @@ class Python:
                 from brig_kernel import shell
         except LayerError as error:
             raise RefusalError(str(error)) from None
+        _shell = shell.make(channel)
+        printing.install()
+        sys.meta_path.insert(0, PyplotFinder(channel))  # type: ignore[arg-type]
+    return _shell
+
+
+class Python:
+    """Python, with IPython's shell."""
+
+    def __init__(self, channel: Channel, requests: Requests) -> None:
         from brig_kernel.cells import Cells
-        from brig_kernel.hooks import PyplotFinder
         from brig_kernel.interrupts import Interrupts
         from brig_kernel.loop import Loop
 
         self._channel = channel
-        self._shell = shell.make(channel)
+        self._shell = make_shell(channel)
         self._cells = Cells(self._shell.transform_cell)
         self._loop = self._shell.loop_runner = Loop()
         self.wait = self._loop.wait
-        printing.install()
-        sys.meta_path.insert(0, PyplotFinder(channel))  # type: ignore[arg-type]
         sys.argv = [""]
         # As for an interactive Python: the working directory, whatever it is when the import runs.
         open_path("")

@@ -1,11 +1,10 @@
-"""What is done before anybody knows what is to be run: the imports of the template, and its line of code.
+"""What is done before anybody knows what is to be run: the imports of the template, and its line of code; of what is to be
+a context, its shell.
 
 What goes wrong here says nothing: the code that imports the module is told, as if there had been no warm-up. What is
 written or shown goes nowhere.
 
-To take a thousand modules apart takes an interpreter longer at its end than a short program takes as a whole. So those
-that were imported here are left as they are then. What has to be done at the end is done by atexit, as ever; what the
-program made itself is taken apart.
+What was imported here is not taken apart at the end (module `ending`), which takes longer than a short program as a whole.
 """
 
 from __future__ import annotations
@@ -19,39 +18,47 @@ if TYPE_CHECKING:
     from types import TracebackType
 
     from brig_kernel.channel import Channel
+    from brig_kernel.ending import Ending
+
+
+# How the interpreter ends, once this is done.
+ending: Ending | None = None
 
 
 def up(channel: Channel, request: dict[str, object]) -> None:
     """Does it, and says that it is done."""
     from brig_kernel import prepare
-    from brig_kernel.hooks import install
 
     prepare(request.get("threads"))
     before: set[str] = set(sys.modules)
     warmed: dict[str, object] = {}
     # Registered before whatever is imported registers, so that it is done after that.
     atexit.register(leave, warmed)
-    # pyplot is adapted when it is imported.
-    install(channel)
-    imports = request.get("imports")
-    steps = [f"import {name}" for name in (imports if isinstance(imports, list) else [])]
-    code = request.get("code")
-    if isinstance(code, str):
-        steps.append(code)
     is_zygote = request.get("zygote") is True
     if is_zygote:
         from brig_kernel import zygote
 
         ours = zygote.descriptors()
+    imports = request.get("imports")
+    steps = [f"import {name}" for name in (imports if isinstance(imports, list) else [])]
+    code = request.get("code")
+    if isinstance(code, str):
+        steps.append(code)
     fault = None
     channel.muted = True
     with _Silence() as silence:
-        for step in steps:
+        # First, as pyplot is adapted when it is imported.
+        greet(channel, is_context=request.get("context") is True)
+        for step in ["", *steps]:
             attempt(step)
             if is_zygote and fault is None and (found := zygote.look(ours | silence.descriptors)):
-                fault = f"{step.splitlines()[0]}: {found}"
+                fault = f"{step.splitlines()[0] if step else 'the interpreter itself'}: {found}"
     channel.muted = False
     warmed.update((name, module) for name, module in sys.modules.items() if name not in before)
+    global ending
+    from brig_kernel.ending import Ending
+
+    ending = Ending(leave, warmed)
     settle()
     if is_zygote:
         try:
@@ -62,6 +69,21 @@ def up(channel: Channel, request: dict[str, object]) -> None:
             channel.send({"ev": "refused", "message": str(error)})
             sys.exit(0)
     channel.send({"ev": "warm"})
+
+
+def greet(channel: Channel, *, is_context: bool) -> None:
+    """Makes what programs find beyond plain Python: of a context, its shell."""
+    if is_context:
+        from brig_kernel.context import RefusalError, make_shell
+
+        try:
+            make_shell(channel)
+        except RefusalError:
+            pass  # The start of the context says so.
+    else:
+        from brig_kernel.hooks import install
+
+        install(channel)
 
 
 def attempt(code: str) -> None:

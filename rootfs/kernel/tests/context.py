@@ -56,6 +56,9 @@ class Ended:
 class Context:
     """A started context in a folder of its own."""
 
+    # What is done before its start, if anything is.
+    ahead: dict[str, Any] | None = None
+
     def __init__(self, *, env: dict[str, str] | None = None, **start: Any) -> None:
         self._folder = tempfile.TemporaryDirectory()
         self.folder = os.path.realpath(self._folder.name)
@@ -65,6 +68,9 @@ class Context:
         self._count = 0
         for descriptor in self._open:
             os.set_blocking(descriptor, False)
+        if self.ahead is not None:
+            self.send({"op": "warm", "threads": 1, **self.ahead})
+            assert self.event() == {"ev": "warm"}
         self.send({"op": "start", "directory": self.folder, "threads": 1, **start})
         self.first = self.event()
 
@@ -103,8 +109,10 @@ class Context:
     def finish(self, between: str = "") -> Ended:
         """Reads to the end of an execution, or of the interpreter."""
         ended = Ended(between=between)
+        until = time.monotonic() + PATIENCE
         while (event := self.event()) is not None:
             ended.events.append(event)
+            assert time.monotonic() < until, f"{len(ended.events)} events in {PATIENCE} s, and no end"
             if event["ev"] == "done":
                 break
         if ended.done is None:
@@ -161,15 +169,13 @@ class Context:
             self._read(left)
 
     def _read(self, timeout: float) -> None:
-        """Reads all that has come."""
+        """Reads what has come: one read takes all that a pipe holds. Who writes on and on does not hold this up."""
         ready, _, _ = select.select(list(self._open), [], [], timeout)
-        while ready:
-            for descriptor in ready:
-                part = os.read(descriptor, 1 << 20)
-                self._bytes[descriptor] += part
-                if not part:
-                    self._open.discard(descriptor)
-            ready, _, _ = select.select(list(self._open), [], [], 0)
+        for descriptor in ready:
+            part = os.read(descriptor, 1 << 20)
+            self._bytes[descriptor] += part
+            if not part:
+                self._open.discard(descriptor)
 
 
 def session(leader: int) -> Iterator[int]:

@@ -1,5 +1,6 @@
 """What is done before there is a request."""
 
+import re
 import tempfile
 import unittest
 from typing import Any
@@ -54,6 +55,32 @@ class Warm(unittest.TestCase):
             first, *others = outcome.stdout.splitlines()
             self.assertEqual((first, sorted(others)), ("at the end", ["flushed", "gone wave", "gone wave"]))
             self.assertEqual((outcome.stderr, outcome.code), ("", 0))
+
+    def test_ends_are_those_of_an_interpreter_that_was_not_warmed(self):
+        for code in (
+            "import sys; sys.exit(7)",
+            "import sys; sys.exit(-1)",
+            "import sys; sys.exit(1 << 40)",
+            "import sys; sys.exit('why')",
+            "import threading, time; threading.Thread(target=time.sleep, args=(60,), daemon=True).start(); print('x')",
+            "import threading, time; threading.Thread(target=lambda: (time.sleep(0.2), print('late'))).start()",
+            "import sys; sys.stdout.close()",
+            "import os; print('x', end=''); os.close(1)",
+            "import os, sys; sys.stdout = open('/dev/full', 'w'); print('x')",
+            "import ctypes; ctypes.CDLL(None).printf(b'from the C library\\n'); None",
+            "import atexit\n@atexit.register\ndef fails(): 1 / 0",
+            "import atexit\n@atexit.register\ndef leaves(): raise SystemExit(3)",
+            "import os, sys\nif os.fork(): sys.exit(os.wait()[1])\nprint('child')",
+            "import sys, types; sys.modules['mine'] = mine = types.ModuleType('mine')\n"
+            "class Last:\n    def __del__(self): print('gone')\n"
+            "mine.last = Last(); mine.self = mine; sys.modules['number'] = 7",
+            "f = open('/proc/self/fd/1', 'wb', buffering=100); g = open('/proc/self/fd/2', 'w+')\n"
+            "def holds(): pass\nn = f.write(b'bytes\\n'), g.write('text\\n')",
+        ):
+            with self.subTest(code):
+                warm, cold = warmed(code, imports=["wave", "colorsys"]), run(code, filename=None)
+                shown = [re.sub("0x[0-9a-f]+", "ADDRESS", outcome.stderr) for outcome in (warm, cold)]
+                self.assertEqual((warm.stdout, shown[0], warm.code), (cold.stdout, shown[1], cold.code))
 
     def test_modules_of_the_warm_up_are_there_until_the_end(self):
         code = "import atexit, sys, wave; atexit.register(lambda: print('wave' in sys.modules, wave.__name__))"

@@ -12,10 +12,10 @@ use rustix::process::{Pid, Signal, kill_process};
 
 use super::{await_waiting, pool, prime, run_in_waiting, start, waiting};
 
-const SOON: Duration = Duration::from_secs(10);
+pub(super) const SOON: Duration = Duration::from_secs(10);
 
 /// The processes of all sessions.
-fn jailed(services: &Services) -> Vec<Process> {
+pub(super) fn jailed(services: &Services) -> Vec<Process> {
     descendants(services.process(Service::Jailer).pid)
 }
 
@@ -106,19 +106,19 @@ fn none_is_made_ahead_where_memory_is_short_and_requests_are_served_all_the_same
 }
 
 /// The interpreters of all sessions, the zygote before those that it has forked.
-fn interpreters(services: &Services) -> Vec<Process> {
+pub(super) fn interpreters(services: &Services) -> Vec<Process> {
     let mut found = jailed(services);
     found.retain(|process| process.name.starts_with("python"));
     found.sort_by_key(|process| process.start);
     found
 }
 
-fn kill(process: &Process) {
+pub(super) fn kill(process: &Process) {
     kill_process(Pid::from_raw(process.pid.cast_signed()).unwrap(), Signal::KILL).unwrap();
     assert_gone(std::slice::from_ref(process), SOON * slow());
 }
 
-fn failed_zygotes(services: &Services) -> u64 {
+pub(super) fn failed_zygotes(services: &Services) -> u64 {
     services.host().load.unwrap().failed_zygotes
 }
 

@@ -2,6 +2,7 @@
 #![cfg(test)]
 #![allow(clippy::unwrap_used, reason = "a test that can't go on fails")]
 
+mod contexts;
 mod ends;
 mod probe;
 mod requests;

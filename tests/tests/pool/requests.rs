@@ -3,8 +3,11 @@
 use std::collections::BTreeMap;
 
 use brig_proto::v1::{CauseKind, ExecutionSpec, ExecutionStatus, Limits, StartKind};
+use brig_tests::Services;
+use brig_tests::services::Setup;
 use brig_tests::spec::{input, sh, small, timeout};
 
+use super::ends::failed_zygotes;
 use super::{await_waiting, pool, prime, run_in_waiting, session, start, waiting};
 
 #[test]
@@ -158,6 +161,28 @@ fn what_had_to_be_known_before_starts_as_without_a_pool() {
     }
     // Another kind was asked for last, and has the place.
     await_waiting(&services, 1);
+}
+
+#[test]
+fn a_burst_is_forked_by_one_zygote() {
+    let started = Services::start(Setup {
+        pool: 1,
+        limits: "running = 24\n".to_owned(),
+        ..Setup::default()
+    });
+    let Some(services) = started else { return };
+    prime(&services);
+    let begin = |number| {
+        services.begin(ExecutionSpec {
+            session_id: format!("burst{number}"),
+            ..small("print(1)")
+        })
+    };
+    let all: Vec<_> = (0..24).map(begin).collect();
+    for live in all {
+        assert_eq!(start(&live.finish().expect_success()), StartKind::Forked);
+    }
+    assert_eq!(failed_zygotes(&services), 0);
 }
 
 #[test]

@@ -229,7 +229,7 @@ impl Running<'_> {
         self.job.inputs.clear();
         let clock = execution.clock();
         let (start, start_time) = (clock.mark(), SystemTime::now());
-        self.tell_start(&live, lease.begin(), start_time);
+        self.tell_start(&live, lease.context.start(), lease.begin(), start_time);
         live.lap(Some(self.job.limits.timeout_ms)).await;
         live.line.begin(Part {
             id: execution.id.to_string(),
@@ -339,18 +339,18 @@ impl Running<'_> {
         request.frame()
     }
 
-    fn tell_start(&self, live: &Live, lost: Option<String>, time: SystemTime) {
+    fn tell_start(&self, live: &Live, start: StartKind, lost: Option<String>, time: SystemTime) {
         let execution = self.execution;
         let started = ExecutionStarted {
             pid: live.pid,
-            start: StartKind::Cold.into(),
+            start: execution.begin(start).into(),
         };
         execution.log.started(started, time);
         if let Some(lost) = lost {
             self.tell_replaced(&lost);
         }
         if let Some(session) = &execution.kept {
-            session.used(true);
+            session.used(Some(start));
         }
         info!(pid = live.pid, "execution started");
     }

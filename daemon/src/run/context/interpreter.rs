@@ -2,12 +2,12 @@
 
 use std::time::{Duration, Instant as StdInstant};
 
-use brig_jailer::api::{End, Event, Exit, Spawn, Start, Work};
+use brig_jailer::api::{End, Event, Exit, Refusal, Spawn, Start, Work};
 use brig_proto::v1::Reason;
 use tracing::{debug, warn};
 
-use super::Context;
 use super::adopt::Remains;
+use super::{Context, Language};
 use crate::host::Host;
 use crate::jailer::{JailerError, Process};
 use crate::kernel::context::Request;
@@ -28,6 +28,8 @@ pub struct Live {
     pub process: Process,
     pub line: Line,
     pub pid: u32,
+    /// Whether a zygote has forked it.
+    pub forked: bool,
     /// Laps that were asked for and not told.
     pub laps: u32,
 }
@@ -55,8 +57,39 @@ pub async fn put_away(host: &Host, remains: Remains) -> Process {
     process
 }
 
-/// Starts an interpreter and waits until it takes work.
+/// Has a zygote fork an interpreter, if there is one that can, or starts one, and waits until it takes work.
 pub(super) async fn start(host: &Host, session: &Session, context: &Context) -> Result<Live, Problem> {
+    let is_plain = context.language == Language::Python && context.environment.is_empty();
+    if is_plain {
+        host.pool.want_contexts(session);
+    }
+    if !is_plain || !session.contexts.can_fork() {
+        return begin(host, session, context, Start::Exec).await;
+    }
+    match begin(host, session, context, Start::Fork).await {
+        Err(Problem::Jail(Refusal::Invalid { field, .. })) if field == "start" => {
+            debug!("the zygote is gone; an interpreter is started");
+        }
+        Err(problem) if is_of_the_fork(&problem) && !session.is_over() => {
+            host.pool.zygote_failed();
+            warn!(%problem, "not forked; an interpreter is started");
+        }
+        begun => return begun,
+    }
+    session.contexts.fork(false);
+    begin(host, session, context, Start::Exec).await
+}
+
+/// Whether an interpreter that is started may do better.
+fn is_of_the_fork(problem: &Problem) -> bool {
+    match problem {
+        Problem::Jail(refusal) => *refusal != Refusal::Paused,
+        Problem::Step { .. } | Problem::JailDied(_) | Problem::StartTimeout(..) => true,
+        _ => false,
+    }
+}
+
+async fn begin(host: &Host, session: &Session, context: &Context, start: Start) -> Result<Live, Problem> {
     let most = session.limits.start_timeout_ms;
     let mut environment = session.environment.clone();
     environment.extend(context.environment.clone());
@@ -65,7 +98,7 @@ pub(super) async fn start(host: &Host, session: &Session, context: &Context) -> 
         session: session.id.clone(),
         execution: new_id('c'),
         work: Work::Context,
-        start: Start::Exec,
+        start,
         environment: environment.into_iter().map(bytes).collect(),
         stdin: false,
         merge_stderr: false,
@@ -88,6 +121,7 @@ pub(super) async fn start(host: &Host, session: &Session, context: &Context) -> 
             process,
             line,
             pid,
+            forked: start == Start::Fork,
             laps: 0,
         }),
         (started, line) => {

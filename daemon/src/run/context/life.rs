@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::{Instant as StdInstant, SystemTime};
 
 use brig_jailer::api::{End, Event, Refusal};
-use brig_proto::v1::ContextState;
+use brig_proto::v1::{ContextState, StartKind};
 use tokio::sync::oneshot;
 use tracing::{Instrument, debug, info, info_span, warn};
 
@@ -74,10 +74,12 @@ impl Owner {
                     let (process, pid) = (waiting.process, waiting.pid);
                     info!(pid, "interpreter adopted");
                     let laps = 0;
+                    let forked = self.context.start() == StartKind::Forked;
                     self.interpreter = Interpreter::Lives(Box::new(Live {
                         process,
                         line,
                         pid,
+                        forked,
                         laps,
                     }));
                     return;
@@ -264,8 +266,9 @@ impl Owner {
             }
         });
         self.context.change(|state| match &started {
-            Ok(_) => {
+            Ok(live) => {
                 state.phase = ContextState::Idle;
+                state.forked = live.forked;
                 state.generation += 1;
                 state.executions = 0;
                 state.runs_code = false;

@@ -51,6 +51,7 @@ pub struct ContextMemo {
     pub context: Id,
     pub doing: Doing,
     pub generation: u32,
+    forked: bool,
     executions: u64,
     last_active: SystemTime,
     /// What became of the last interpreter, if no execution was told.
@@ -106,6 +107,7 @@ impl Context {
             context: self.id.clone(),
             doing: if state.runs_code { Doing::Code } else { Doing::Nothing },
             generation: state.generation,
+            forked: state.forked,
             executions: state.executions,
             last_active: state.last_active,
             lost: state.lost.clone(),
@@ -144,6 +146,7 @@ impl Context {
             last_active: memo.last_active,
             executions: memo.executions,
             generation: memo.generation,
+            forked: memo.forked,
             lost: memo.lost,
             requests: VecDeque::from(memo.requests),
             ..State::new()
@@ -183,6 +186,7 @@ mod tests {
             context: Id::parse("c1").unwrap(),
             doing: Doing::Nothing,
             generation: 3,
+            forked: true,
             executions: 5,
             last_active: SystemTime::now(),
             lost: Some("it ended".to_owned()),

@@ -1,5 +1,6 @@
 //! The contexts of a session.
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use brig_proto::v1::Reason;
@@ -15,9 +16,23 @@ const REMEMBERED_MAX: usize = 64;
 
 /// The contexts of a session.
 #[derive(Debug, Default)]
-pub struct Contexts(Mutex<Vec<Arc<Context>>>);
+pub struct Contexts {
+    all: Mutex<Vec<Arc<Context>>>,
+    /// Whether a zygote can fork their interpreters, as far as is known.
+    forked: AtomicBool,
+}
 
 impl Contexts {
+    /// Says whether a zygote can fork their interpreters.
+    pub fn fork(&self, forked: bool) {
+        self.forked.store(forked, Ordering::Relaxed);
+    }
+
+    /// Whether one can, as far as is known.
+    pub fn can_fork(&self) -> bool {
+        self.forked.load(Ordering::Relaxed)
+    }
+
     /// Enters a context, unless the same request made one before.
     pub fn enter(&self, context: &Arc<Context>) -> Result<Entered<Context>, Problem> {
         let mut all = self.lock();
@@ -85,7 +100,7 @@ impl Contexts {
     }
 
     fn lock(&self) -> MutexGuard<'_, Vec<Arc<Context>>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.all.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

@@ -20,7 +20,7 @@ use crate::jailer::Jail;
 use crate::ledger::{LedgerError, SessionClosed};
 use crate::run::execution::StopCause;
 use crate::run::session::CLOSE;
-use crate::run::start::make;
+use crate::run::start::{is_of_the_dock, make};
 use crate::slots::Slot;
 use crate::status::Problem;
 
@@ -80,7 +80,7 @@ async fn serve_and_live(
 async fn make_in_time(host: &Host, session: &Session, slot: &mut Option<Jail>) -> Result<Files, Problem> {
     let most = session.limits.start_timeout_ms;
     let deadline = Instant::now() + Duration::from_millis(most);
-    let request = Make {
+    let make_in = |dock| Make {
         session: session.id.clone(),
         policy: session.policy.name.clone(),
         policy_hash: session.policy.hash.clone(),
@@ -88,13 +88,28 @@ async fn make_in_time(host: &Host, session: &Session, slot: &mut Option<Jail>) -
         quantities: session.limits.quantities(),
         held: true,
         waiting: false,
-        dock: Dock::None,
+        dock,
         memo: session.memo(),
+    };
+    let making = async {
+        if let Some(dock) = host.pool.nest(session) {
+            match make(&host.jailer, make_in(Dock::Of(dock)), slot).await {
+                Err(problem) if is_of_the_dock(&problem) => {
+                    host.pool.zygote_failed();
+                    warn!(%problem, "no session below that of a zygote; it is made beside it");
+                }
+                made => {
+                    session.contexts.fork(made.is_ok());
+                    return made;
+                }
+            }
+        }
+        make(&host.jailer, make_in(Dock::None), slot).await
     };
     tokio::select! {
         biased;
         _reason = session.told_to_end() => Err(session.closed_problem()),
-        made = make(&host.jailer, request, slot) => {
+        made = making => {
             let (enforced, files) = made?;
             session.made(enforced);
             host.pool.count(StartKind::Cold);

@@ -16,7 +16,7 @@ use brig_jailer::ids::Id;
 use brig_jailer::policy::{Clamped, Policy, Resolved, Rules};
 use brig_proto::sizes::{LABEL_KEY_MAX, LABEL_VALUE_MAX, LABELS_MAX};
 use brig_proto::v1;
-use brig_proto::v1::{ExecutionSpec, Reason, SessionCloseReason, SessionState};
+use brig_proto::v1::{ExecutionSpec, Reason, SessionCloseReason, SessionState, StartKind};
 use prost::Message;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
@@ -35,7 +35,7 @@ use crate::run::execution::StopCause;
 use crate::status::{FieldProblem, Problem};
 
 /// The version of all that is written here.
-const VERSION: u8 = 3;
+const VERSION: u8 = 4;
 /// What labels may take up at most: a session can get others later.
 const LABELS_ROOM: usize = LABELS_MAX * (LABEL_KEY_MAX + LABEL_VALUE_MAX + 4);
 
@@ -76,7 +76,8 @@ struct SessionMemo {
     last_active: SystemTime,
     resumed: Option<SystemTime>,
     has_state: bool,
-    ran_code: bool,
+    /// How the first interpreter came to be.
+    start: i32,
 }
 
 /// What may change in an execution before its end.
@@ -169,7 +170,7 @@ impl Session {
             last_active: state.last_active,
             resumed: state.resumed,
             has_state: state.has_state,
-            ran_code: state.ran_code,
+            start: state.start.into(),
         };
         encode(&memo)
     }
@@ -243,7 +244,7 @@ impl Session {
                 .unwrap_or(now),
             resumed: memo.resumed,
             has_state: memo.has_state,
-            ran_code: memo.ran_code,
+            start: StartKind::try_from(memo.start).unwrap_or_default(),
         };
         let (helper, inbox) = Helper::new();
         let session = Self {
@@ -382,7 +383,7 @@ pub(super) mod tests {
             let environment = [("TZ".to_owned(), "UTC".to_owned())].into();
             let session = session(policy(name), environment);
             session.made(api::Enforced::default());
-            session.used(true);
+            session.used(Some(StartKind::Cold));
             let again = restored(&told(&session)).unwrap();
             assert_eq!((&again.policy, again.show()), (&session.policy, session.show()));
             assert_eq!(again.memo(), session.memo());

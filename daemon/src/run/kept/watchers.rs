@@ -233,6 +233,7 @@ impl Drop for Watch {
 #[cfg(test)]
 mod tests {
     use brig_jailer::api::Enforced;
+    use brig_proto::v1::StartKind;
 
     use super::super::memo::tests::{policy, session};
     use super::*;
@@ -283,12 +284,12 @@ mod tests {
     async fn a_use_alone_is_no_change() {
         let (watchers, session) = (Arc::<Watchers>::default(), living());
         let (watch, _) = watchers.watch(of(&session.principal.tenant), Vec::new).unwrap();
-        session.used(true);
+        session.used(Some(StartKind::Cold));
         session.tell(&watchers);
         assert_eq!(waiting(&watch).len(), 1);
         drop(session.enter().unwrap());
         session.looked_at();
-        session.used(true);
+        session.used(Some(StartKind::Cold));
         assert_eq!(waiting(&watch).len(), 0);
     }
 

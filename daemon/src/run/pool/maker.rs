@@ -51,6 +51,9 @@ pub async fn keep(host: Arc<Host>) {
         let rotate = host.pool.limits().rotate.duration();
         zygotes.tidy(&host, rotate, |kind| wanted.contains(kind));
         host.pool.publish(zygotes.docks());
+        for kind in wanted.iter().filter(|kind| kind.contexts) {
+            zygotes.dock(&host, kind).await;
+        }
         fill(&host, &mut zygotes).await;
         host.pool.publish(zygotes.docks());
     }
@@ -201,6 +204,7 @@ pub(super) fn warm_frame(kind: &Kind, template: &Template, zygote: bool) -> Resu
             .unwrap_or(1)
             .max(1),
         zygote,
+        context: kind.contexts,
     };
     warm_request(&warm).map_err(|error| failed(error.to_string()))
 }

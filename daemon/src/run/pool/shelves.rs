@@ -23,7 +23,7 @@ pub(super) struct Shelves<K, W> {
 #[derive(Debug)]
 struct Shelf<K, W> {
     kind: K,
-    /// How many shall wait: one, and one more each time that there was none.
+    /// How many shall wait: one, and one more each time that there was none; none of a kind that was only noted.
     wanted: usize,
     waiting: VecDeque<W>,
     asked: Instant,
@@ -51,7 +51,14 @@ impl<K: Clone + PartialEq, W> Shelves<K, W> {
     /// Notes that a kind is asked for, without taking one.
     pub(super) fn ask(&mut self, kind: &K, now: Instant) {
         if self.most > 0 {
-            self.shelf(kind, now);
+            self.shelf(kind, 1, now);
+        }
+    }
+
+    /// Notes that a kind is asked for of which none shall wait.
+    pub(super) fn note(&mut self, kind: &K, now: Instant) {
+        if self.most > 0 {
+            self.shelf(kind, 0, now);
         }
     }
 
@@ -61,7 +68,7 @@ impl<K: Clone + PartialEq, W> Shelves<K, W> {
             return None;
         }
         let (most, is_new) = (self.most, !self.shelves.iter().any(|shelf| shelf.kind == *kind));
-        let shelf = self.shelf(kind, now);
+        let shelf = self.shelf(kind, 1, now);
         let taken = shelf.waiting.pop_front();
         if taken.is_none() && !is_new {
             shelf.wanted = (shelf.wanted + 1).min(most);
@@ -69,8 +76,8 @@ impl<K: Clone + PartialEq, W> Shelves<K, W> {
         taken
     }
 
-    /// The shelf of a kind that is asked for now.
-    fn shelf(&mut self, kind: &K, now: Instant) -> &mut Shelf<K, W> {
+    /// The shelf of a kind that is asked for now; at first so many shall wait.
+    fn shelf(&mut self, kind: &K, wanted: usize, now: Instant) -> &mut Shelf<K, W> {
         let place = self
             .shelves
             .iter()
@@ -78,7 +85,7 @@ impl<K: Clone + PartialEq, W> Shelves<K, W> {
             .unwrap_or_else(|| {
                 self.shelves.push(Shelf {
                     kind: kind.clone(),
-                    wanted: 1,
+                    wanted,
                     waiting: VecDeque::new(),
                     asked: now,
                     failures: 0,
@@ -164,15 +171,18 @@ impl<K: Clone + PartialEq, W> Shelves<K, W> {
         (self.most, self.idle) = (most, idle);
     }
 
-    /// The kinds that were asked for lately, the last one first: no more than may wait.
+    /// The kinds that were asked for lately, the last one first: no more than may wait, and as many that were only noted.
     pub(super) fn kinds(&self) -> Vec<K> {
         let mut shelves: Vec<_> = self.shelves.iter().collect();
         shelves.sort_by_key(|shelf| std::cmp::Reverse(shelf.asked));
-        shelves
-            .into_iter()
-            .take(self.most)
-            .map(|shelf| shelf.kind.clone())
-            .collect()
+        let mut left = [self.most; 2];
+        shelves.retain(|shelf| {
+            let left = &mut left[usize::from(shelf.wanted > 0)];
+            let is_among = *left > 0;
+            *left = left.saturating_sub(1);
+            is_among
+        });
+        shelves.into_iter().map(|shelf| shelf.kind.clone()).collect()
     }
 
     /// How many wait.
@@ -291,6 +301,19 @@ mod tests {
         }
         assert_eq!(shelves.ended(|number| *number == 1), [('a', 1)]);
         assert_eq!(shelves.take(&'a', now), Some(2));
+    }
+
+    #[test]
+    fn of_a_kind_that_is_only_noted_none_waits_and_it_takes_the_place_of_none() {
+        let (mut shelves, now) = (Shelves::new(1, IDLE), Instant::now());
+        shelves.take(&'a', now);
+        shelves.note(&'n', now + second(1));
+        shelves.note(&'m', now + second(2));
+        shelves.take(&'b', now + second(3));
+        assert_eq!(shelves.kinds(), ['b', 'm']);
+        assert_eq!(fill(&mut shelves, now), "b");
+        assert!(shelves.surplus(now + IDLE + second(1)).is_empty());
+        assert_eq!(shelves.kinds(), ['b', 'm']);
     }
 
     #[test]
