@@ -422,7 +422,7 @@ pub(super) mod tests {
         assert_eq!(with(|told| told.quantities.pids += 1), other);
         assert_eq!(
             with(|told| told.memo[0] = 9),
-            "it is of version 9, this brigd knows version 3"
+            "it is of version 9, this brigd knows version 4"
         );
         assert_eq!(with(|told| told.memo.clear()), "it is broken: it is empty");
         assert_eq!(with(|told| told.memo.push(0)), "it is broken: it goes on after its end");

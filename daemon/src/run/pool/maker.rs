@@ -45,7 +45,7 @@ pub async fn keep(host: Arc<Host>) {
         }
         host.pool.tidy();
         if host.pool.outdated.swap(false, Ordering::SeqCst) {
-            zygotes.clear(&host);
+            zygotes.clear();
         }
         let wanted = host.pool.lock().kinds();
         let rotate = host.pool.limits().rotate.duration();
@@ -59,7 +59,7 @@ pub async fn keep(host: Arc<Host>) {
     }
     host.pool.publish(Vec::new());
     host.pool.empty();
-    zygotes.clear(&host);
+    zygotes.clear();
     host.pool.closing.close();
     if timeout(END, host.pool.closing.wait()).await.is_err() {
         warn!(

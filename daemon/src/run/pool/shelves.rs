@@ -311,7 +311,7 @@ mod tests {
         shelves.note(&'m', now + second(2));
         shelves.take(&'b', now + second(3));
         assert_eq!(shelves.kinds(), ['b', 'm']);
-        assert_eq!(fill(&mut shelves, now), "b");
+        assert_eq!(fill(&mut shelves, now + second(3)), "b");
         assert!(shelves.surplus(now + IDLE + second(1)).is_empty());
         assert_eq!(shelves.kinds(), ['b', 'm']);
     }

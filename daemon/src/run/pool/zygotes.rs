@@ -86,7 +86,7 @@ impl Zygotes {
         if let Some(nest) = self.0.iter_mut().find(|nest| nest.kind == *kind) {
             nest.failed(host, why);
             if let Some(zygote) = nest.zygote.take() {
-                zygote.close(host);
+                zygote.close();
             }
         }
     }
@@ -117,19 +117,15 @@ impl Zygotes {
                 continue;
             }
             if let Some(zygote) = nest.zygote.take() {
-                zygote.close(host);
+                zygote.close();
             }
         }
         self.0.retain(|nest| is_wanted(&nest.kind));
     }
 
     /// Puts all away.
-    pub(super) fn clear(&mut self, host: &Host) {
-        for nest in self.0.drain(..) {
-            if let Some(zygote) = nest.zygote {
-                zygote.close(host);
-            }
-        }
+    pub(super) fn clear(&mut self) {
+        self.0.drain(..).filter_map(|nest| nest.zygote).for_each(Zygote::close);
     }
 }
 
@@ -152,9 +148,10 @@ impl Zygote {
         super::has_ended(&mut self.process, &mut self.jail)
     }
 
-    /// Puts it away behind the caller: its session lasts as long as those that it has forked programs into.
-    fn close(mut self, host: &Host) {
-        host.pool.closing.spawn(async move {
+    /// Puts it away behind the caller. Its session lasts as long as those that it has forked programs into, for which
+    /// nobody waits: some are kept when this daemon stops.
+    fn close(mut self) {
+        tokio::spawn(async move {
             if !self.jail.close(LAST).await && !self.jail.jailer().is_gone() {
                 warn!(session = %self.jail.id(), "session of a zygote not confirmed closed");
             }
