@@ -37,10 +37,11 @@ fn start_refused(rig: &mut Rig, spawn: Spawn) -> String {
     message
 }
 
-/// Folders of docks of any jailer.
-fn docks() -> Vec<String> {
+/// Groups of a dock, of any jailer.
+fn groups(dock: &str) -> Vec<String> {
     let found = std::process::Command::new("find")
-        .args(["/sys/fs/cgroup", "-path", "*/brig-*/dock-docked*"])
+        .args(["/sys/fs/cgroup", "-path"])
+        .arg(format!("*/brig-*/dock-{dock}"))
         .output()
         .unwrap();
     String::from_utf8(found.stdout)
@@ -65,7 +66,7 @@ fn a_session_without_a_dock_has_neither_zygote_nor_fork() {
 fn the_session_of_a_zygote_runs_nothing_else_and_leaves_no_dock() {
     let mut rig = Rig::start();
     rig.try_make(make("docked1", Dock::Own)).unwrap();
-    assert!(!docks().is_empty());
+    assert!(!groups("docked1").is_empty());
     let exec = start_refused(&mut rig, command("docked1", "e1", &["true"]));
     assert_eq!(exec, "nothing but a zygote is started in its session");
     let command = Spawn {
@@ -90,7 +91,7 @@ fn the_session_of_a_zygote_runs_nothing_else_and_leaves_no_dock() {
     };
     assert_eq!(rig.next().0, closed);
     rig.stop();
-    assert_eq!(docks(), Vec::<String>::new());
+    assert_eq!(groups("docked1"), Vec::<String>::new());
 }
 
 #[test]

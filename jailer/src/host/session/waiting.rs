@@ -103,7 +103,9 @@ impl Jailer {
 impl Session {
     fn can_be_taken(&self, execution: &Id) -> bool {
         let program = self.executions.get(execution);
-        self.waiting && self.phase == Phase::Up && program.is_some_and(|program| program.lives())
+        // pid 1 may be about to say that it has ended.
+        let lives = program.is_some_and(|program| program.lives() && program.leaf.populated());
+        self.waiting && self.phase == Phase::Up && lives
     }
 
     fn age_max(&self) -> Duration {
