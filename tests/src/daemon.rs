@@ -13,6 +13,7 @@ use rustix::process::{Pid, Signal, kill_process};
 use tempfile::TempDir;
 
 use crate::host::{Places, can_run};
+use crate::services::forks_contexts;
 use crate::{Brig, Client, DEADLINE};
 
 /// How much of the log a failure shows, in bytes.
@@ -69,7 +70,8 @@ impl Daemon {
         let log = tempfile::tempfile().unwrap();
         let file = directory.path().join("brigd.toml");
         // What is counted is what a test asked for.
-        std::fs::write(&file, format!("{configuration}\n[pool]\nsessions = 0\n")).unwrap();
+        let pool = usize::from(forks_contexts());
+        std::fs::write(&file, format!("{configuration}\n[pool]\nsessions = {pool}\n")).unwrap();
         let mut command = Command::new(places.program("brigd"));
         command.arg("--standalone").arg(directory.path());
         command.arg("--config").arg(file);

@@ -82,11 +82,16 @@ impl Default for Setup {
             ceilings: "/nonexistent/ceilings.toml".into(),
             limits: String::new(),
             // What is counted is what a test asked for.
-            pool: 0,
+            pool: usize::from(forks_contexts()),
             links: "",
             state: None,
         }
     }
+}
+
+/// Whether interpreters of contexts are to be forked wherever they can be (`BRIG_FORK=1`), and not started.
+pub fn forks_contexts() -> bool {
+    std::env::var_os("BRIG_FORK").is_some_and(|value| value == "1")
 }
 
 impl Deref for Services {

@@ -9,11 +9,13 @@ mod restart;
 mod shown;
 mod state;
 
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
-use brig_proto::v1::{Context, ContextsCreateRequest, ExecutionSpec, Limits, SessionsCreateRequest};
+use brig_proto::v1::{Context, ContextsCreateRequest, ExecutionSpec, Limits, SessionsCreateRequest, StartKind};
+use brig_tests::services::forks_contexts;
 use brig_tests::spec::{code, span};
-use brig_tests::{Client, Live, Outcome, slow};
+use brig_tests::{Client, Live, Outcome, eventually, slow};
 
 /// The session and the context of most tests.
 const MINE: &str = "mine";
@@ -30,6 +32,9 @@ impl<'d> Kept<'d> {
     }
 
     fn of(daemon: &'d Client, template: &str, language: &str) -> Self {
+        if forks_contexts() {
+            await_zygote(daemon, template);
+        }
         daemon.create(SessionsCreateRequest {
             session_id: MINE.to_owned(),
             template: template.to_owned(),
@@ -88,4 +93,30 @@ fn has_state(outcome: &Outcome) -> bool {
     let session = outcome.result.session.as_ref().unwrap();
     assert!(session.context_id.is_some() && session.kept);
     session.has_state
+}
+
+/// Makes sessions with contexts until the interpreter of one is forked, and closes them.
+fn await_zygote(daemon: &Client, template: &str) {
+    let count = AtomicU32::new(0);
+    eventually("an interpreter is forked", Duration::from_secs(60) * slow(), || {
+        let name = format!("before{}", count.fetch_add(1, Ordering::Relaxed));
+        daemon.create(SessionsCreateRequest {
+            session_id: name.clone(),
+            template: template.to_owned(),
+            ..SessionsCreateRequest::default()
+        });
+        let request = ContextsCreateRequest {
+            session_id: name.clone(),
+            context_id: name.clone(),
+            ..ContextsCreateRequest::default()
+        };
+        daemon.context(request).unwrap();
+        let outcome = daemon.execute_in(&name, &name, code("1")).unwrap().finish();
+        let start = outcome.result.session.as_ref().unwrap().start();
+        daemon.close(&name);
+        match start {
+            StartKind::Forked => Ok(()),
+            start => Err(start),
+        }
+    });
 }
