@@ -7,12 +7,16 @@ use prost_types::{FileDescriptorProto, FileDescriptorSet, MethodDescriptorProto}
 use crate::descriptors::{enums, files, message, messages};
 
 /// Calls that change something, but have no request_id of their own, and why.
-const ID_ELSEWHERE: [(&str, &str); 7] = [
+const ID_ELSEWHERE: [(&str, &str); 8] = [
     ("Executions.Run", "in the spec"),
     ("Executions.Execute", "in the spec"),
     ("Executions.Input", "offset does it"),
     ("Inputs.Create", "in the spec"),
     ("Files.Upload", "in the spec"),
+    (
+        "Artifacts.Link",
+        "it changes nothing: the second link is another one to the same artifact",
+    ),
     (
         "Artifacts.Sweep",
         "what is gone is gone: the second time nothing is left to do",
@@ -49,7 +53,7 @@ fn the_services_are_those_of_the_contract() {
         Executions Run Execute Input CloseInput Signal Resize Interrupt Cancel Attach Get List Approve Reject
         Inputs Create Get List Delete
         Files Upload Download Stat List MakeDir Move Remove Watch
-        Artifacts List Get Download Approve Reject Save Watch Sweep
+        Artifacts List Get Download Link Approve Reject Save Watch Sweep
         Templates List Get
         Packages List Install
         Ledger List Follow Export Verify Erase Sweep
