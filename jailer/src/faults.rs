@@ -54,6 +54,15 @@ points! {
     JailerReady => "jailer-ready",
     /// brigd knows that the jail is up.
     DaemonMade => "brigd-made",
+    // A zygote, and a program that it forks into a session.
+    /// A zygote runs, and sessions can be made below it, which nobody knows.
+    JailerHatched => "jailer-hatched",
+    /// It has said that it can fork, and nobody asks it to.
+    DaemonZygote => "brigd-zygote",
+    /// It is ordered to fork.
+    JailerForkOrdered => "jailer-fork-ordered",
+    /// It has forked, and pid 1 of the session does not know.
+    JailerForked => "jailer-forked",
     // A session that is made ahead.
     /// It waits, and nobody wants it.
     DaemonWaiting => "brigd-waiting",

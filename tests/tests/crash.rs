@@ -126,7 +126,11 @@ fn truths(point: Point, work: Work) -> &'static [&'static str] {
         P::DaemonOutput | P::DaemonEnded | P::DaemonCollecting | P::DaemonCollected if kept => &["success"],
         P::DaemonOutput | P::DaemonEnded | P::DaemonCollecting | P::DaemonCollected => &["lost"],
         // It was told that it has a session, and nothing else.
-        P::DaemonWaiting | P::DaemonTaken => &["lost"],
+        P::DaemonTaken => &["lost"],
+        // Beside an execution that may have ended.
+        P::JailerHatched | P::DaemonZygote | P::JailerForkOrdered | P::JailerForked | P::DaemonWaiting => {
+            &["success", "lost"]
+        }
         // It had ended; what could not be collected is told by a notice.
         P::FilesCollect
         | P::FilesGet
@@ -174,8 +178,16 @@ impl Counts {
     }
 }
 
-/// Points that only sessions come to which are made ahead.
-const OF_WAITING: [Point; 3] = [Point::DaemonWaiting, Point::JailerTaken, Point::DaemonTaken];
+/// Points that only sessions come to which are made ahead: while one is made, and while it is taken.
+const OF_WAITING: [Point; 7] = [
+    Point::JailerHatched,
+    Point::DaemonZygote,
+    Point::JailerForkOrdered,
+    Point::JailerForked,
+    Point::DaemonWaiting,
+    Point::JailerTaken,
+    Point::DaemonTaken,
+];
 
 static NUMBER: AtomicUsize = AtomicUsize::new(0);
 
@@ -501,9 +513,10 @@ fn die_around_waiting(point: Point) {
     };
     let arm = |services: &Services| std::fs::write(services.armed(), point.name()).unwrap();
     let mut execution = None;
-    if point == Point::DaemonWaiting {
+    if !matches!(point, Point::JailerTaken | Point::DaemonTaken) {
         arm(&services);
-        prime(&services);
+        // What asks for one to be made runs beside that, and may be over before somebody dies.
+        drop(services.begin(small("print(1)")).end());
     } else {
         prime(&services);
         eventually("a session waits", SOON * slow(), || {

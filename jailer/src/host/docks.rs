@@ -24,6 +24,7 @@ use super::session::{Phase, Remains};
 use super::uids::Block;
 use crate::api::{Cause, CloseReason, Dock as Wanted, Make, Quantities, Refusal, Start};
 use crate::cgroup::DockGroup;
+use crate::faults::{Point, point};
 use crate::ids::Id;
 use crate::plan::{HOME, ToInit, ZYGOTE_UID, Zygote as Plan};
 use crate::step::{At, Step, StepError, SysError};
@@ -291,6 +292,7 @@ impl Jailer {
         };
         let group = session.groups.init_directory()?;
         dock.nest = Some(Nest { user, pid, group });
+        point(Point::JailerHatched);
         Ok(())
     }
 
@@ -340,6 +342,7 @@ impl Jailer {
         zygote.next += 1;
         zygote.orders.insert(number, (id.clone(), name.clone()));
         self.events.after(FORK_LIMIT, Timer::Fork(keeper.clone(), number));
+        point(Point::JailerForkOrdered);
         Ok(())
     }
 
@@ -360,6 +363,7 @@ impl Jailer {
             let Some(((session, execution), pid)) = order else {
                 return self.lose_zygote(keeper);
             };
+            point(Point::JailerForked);
             let outcome = match pid {
                 1.. => self.adopt(&session, &execution, pid),
                 _ => Err(fork_failed(pid.checked_neg().filter(|errno| (1..4096).contains(errno)))),

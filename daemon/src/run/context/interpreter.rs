@@ -60,7 +60,9 @@ pub async fn put_away(host: &Host, remains: Remains) -> Process {
 /// Has a zygote fork an interpreter, if there is one that can, or starts one, and waits until it takes work.
 pub(super) async fn start(host: &Host, session: &Session, context: &Context) -> Result<Live, Problem> {
     let is_plain = context.language == Language::Python && context.environment.is_empty();
-    if is_plain {
+    // After a reload a session may have a policy that no other one gets.
+    let now = host.store.policy(&session.policy.name);
+    if is_plain && now.is_ok_and(|now| now.hash == session.policy.hash) {
         host.pool.want_contexts(session);
     }
     if !is_plain || !session.contexts.can_fork() {

@@ -7,6 +7,7 @@ use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
 
 use brig_jailer::api::{Dock, Start};
+use brig_jailer::faults::{Point, point};
 use brig_jailer::ids::Id;
 use tokio::time::timeout;
 use tracing::{debug, info, warn};
@@ -73,6 +74,7 @@ impl Zygotes {
                 Ok(zygote) => {
                     info!(session = %zygote.jail.id(), policy = kind.policy.name, "zygote ready");
                     nest.zygote = Some(zygote);
+                    point(Point::DaemonZygote);
                 }
                 Err(Problem::Draining) => return None,
                 Err(problem) => nest.failed(host, &problem),
