@@ -13,8 +13,20 @@ use super::{LedgerError, Options};
 /// Size to which the log file is cut when it was copied into the database.
 const LOG_BYTES_KEPT: i64 = 16 * 1024 * 1024;
 
-/// Takes the ledger for this process, as long as the file is held.
-pub(super) fn lock(path: &Path) -> Result<File, LedgerError> {
+/// The ledger, taken for this process. Given back when it is dropped, also where a child that was just forked shares the
+/// file until it executes its program.
+#[derive(Debug)]
+pub(super) struct Lock(File);
+
+impl Drop for Lock {
+    fn drop(&mut self) {
+        // Closing gives it back too, only later.
+        let _ = self.0.unlock();
+    }
+}
+
+/// Takes the ledger for this process.
+pub(super) fn lock(path: &Path) -> Result<Lock, LedgerError> {
     let mut name = path.as_os_str().to_owned();
     name.push(".lock");
     let failed = |source| LedgerError::File {
@@ -23,7 +35,7 @@ pub(super) fn lock(path: &Path) -> Result<File, LedgerError> {
     };
     let file = open_private(Path::new(&name)).map_err(failed)?;
     match file.try_lock() {
-        Ok(()) => Ok(file),
+        Ok(()) => Ok(Lock(file)),
         Err(TryLockError::WouldBlock) => Err(LedgerError::InUse { path: path.to_owned() }),
         Err(TryLockError::Error(source)) => Err(failed(source)),
     }
@@ -82,4 +94,21 @@ fn connect(path: &Path, options: &Options) -> rusqlite::Result<Connection> {
         connection.pragma_update(None, "max_page_count", pages)?;
     }
     Ok(connection)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_copy_of_the_file_in_a_child_does_not_keep_the_ledger() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("ledger.db");
+        let held = lock(&path).unwrap();
+        let copy = held.0.try_clone().unwrap();
+        assert!(matches!(lock(&path), Err(LedgerError::InUse { .. })));
+        drop(held);
+        lock(&path).unwrap();
+        drop(copy);
+    }
 }

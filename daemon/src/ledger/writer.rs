@@ -1,6 +1,5 @@
 //! The thread that owns the database.
 
-use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -13,6 +12,7 @@ use tracing::{info, warn};
 use brig_jailer::ids::Id;
 
 use super::chain::{self, Head};
+use super::database::Lock;
 use super::entry::{Entry, Pen, Problem};
 use super::record::{Finish, OpenEnds, SessionClosed, hex, to_millis};
 use super::removal;
@@ -42,7 +42,7 @@ pub(super) struct Writer {
     /// Whether the database is being written anew, which can take long.
     rewriting: Arc<AtomicBool>,
     /// Held as long as the writer lives.
-    _lock: File,
+    _lock: Lock,
 }
 
 impl Writer {
