@@ -40,7 +40,8 @@ fn an_interrupt_hits_the_execution_that_it_names_and_its_state_stays() {
 fn code_that_goes_on_after_an_interrupt_loses_its_interpreter() {
     let daemon = daemon!();
     let kept = Kept::new(&daemon);
-    let stubborn = "import time\nx = 1\nprint('going')\nwhile True:\n    try:\n        time.sleep(60)\n    \
+    // Whoever reads it can be faster than the interpreter is at its next line.
+    let stubborn = "import time\nx = 1\nwhile True:\n    try:\n        print('going')\n        time.sleep(60)\n    \
                     except KeyboardInterrupt:\n        pass";
     let mut live = kept.begin_as("first", stubborn);
     live.until_written("going");

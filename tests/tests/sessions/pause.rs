@@ -14,7 +14,7 @@ use tonic::Code;
 use super::{Kept, named};
 
 /// Writes to a file again and again.
-const LOOP: &str = "echo up; while :; do echo x >> n; sleep 0.01; done";
+const LOOP: &str = "echo x > n; echo up; while :; do echo x >> n; sleep 0.01; done";
 
 impl Kept<'_> {
     fn try_pause(&self, id: &str, request_id: &str) -> Result<Session, Refused> {

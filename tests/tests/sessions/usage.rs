@@ -54,7 +54,7 @@ fn each_result_says_what_is_left() {
         ..named("mine")
     });
     let script = "head -c 10M /dev/zero > f";
-    let mut behind = kept.begin("mine", "behind", command(&["sh", "-c", "echo up; sleep 60; true"]));
+    let mut behind = kept.begin("mine", "behind", command(&["sh", "-c", "sleep 60 & echo up; wait"]));
     behind.live.until_written("up");
     let outcome = kept
         .execute("mine", "first", command(&["sh", "-c", script]))
