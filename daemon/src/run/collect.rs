@@ -19,7 +19,7 @@ use tracing::error;
 use crate::artifacts::{Guess, Judgement, Review, Spool, Stored};
 use crate::files::{Files, FilesError, Listing};
 use crate::names;
-use crate::review::{ArtifactStore, ArtifactsError, Collected, Left, NOT_KEPT, Record};
+use crate::review::{ArtifactStore, ArtifactsError, Collected, Left, NOT_KEPT};
 use crate::run::admit::{Conditions, Expected, new_id};
 use crate::run::execution::Execution;
 use crate::run::finish::Full;
@@ -201,17 +201,24 @@ async fn enter(artifacts: &ArtifactStore, left: Left, taken: Vec<Taken>, told: V
         bytes.push(its_bytes);
     }
     let unknown: Vec<Artifact> = collected.iter().map(|collected| collected.shown.clone()).collect();
-    let shown: Vec<Artifact> = match artifacts.enter(left, collected, told).await {
-        Ok(records) => records.iter().map(Record::shown_now).collect(),
+    let (shown, comments): (Vec<Artifact>, Vec<String>) = match artifacts.enter(left, collected, told).await {
+        Ok(records) => records
+            .into_iter()
+            .map(|record| (record.shown_now(), record.comment))
+            .unzip(),
         Err(error) => {
             error!(%error, "artifacts not entered");
-            unknown.into_iter().map(not_kept).collect()
+            let why = "brigd could not record it".to_owned();
+            unknown
+                .into_iter()
+                .map(|artifact| (not_kept(artifact), why.clone()))
+                .unzip()
         }
     };
-    for (artifact, bytes) in shown.iter().zip(bytes) {
+    for ((artifact, bytes), comment) in shown.iter().zip(bytes).zip(comments) {
         if artifact.flags.iter().any(|flag| flag == NOT_KEPT) {
             let path = shown_path(path_of(artifact));
-            log.notice(NoticeKind::ArtifactSkipped, format!("{path}: is not kept"));
+            log.notice(NoticeKind::ArtifactSkipped, format!("{path}: is not kept: {comment}"));
         }
         // Of what an earlier brigd had entered, somebody may have rejected it since.
         let leaves = matches!(artifact.review(), ReviewState::NotNeeded | ReviewState::Approved);
