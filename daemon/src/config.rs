@@ -195,7 +195,7 @@ pub struct Client {
     /// The tenant class.
     #[serde(default = "default_word")]
     pub class: String,
-    /// The user that requests are recorded under; empty: the name that the request gives.
+    /// The user that is recorded beside the one that a request names; empty: `uid N`, the number of the host's user.
     #[serde(default)]
     pub user: String,
     /// What the client may do.

@@ -12,7 +12,7 @@ use crate::config::{Client, Role};
 pub struct Principal {
     pub tenant: String,
     pub class: String,
-    /// The user that is recorded; empty where the request itself names one.
+    /// The user that is recorded: the configuration's, else `uid N` of the host.
     pub user: String,
     pub roles: Vec<Role>,
 }
@@ -28,6 +28,11 @@ impl Principal {
     /// Whether a role was given.
     pub fn may(&self, role: Role) -> bool {
         self.roles.contains(&role)
+    }
+
+    /// Who asks: the user that the request names, else the connection's.
+    pub fn asking(&self, named: &str) -> String {
+        if named.is_empty() { &self.user } else { named }.to_owned()
     }
 }
 
@@ -48,7 +53,11 @@ fn find_by(clients: &[Client], peer: Peer, is_member: impl Fn(Peer, &str) -> boo
     Some(Arc::new(Principal {
         tenant: client.tenant.clone(),
         class: client.class.clone(),
-        user: client.user.clone(),
+        user: if client.user.is_empty() {
+            format!("uid {}", peer.uid)
+        } else {
+            client.user.clone()
+        },
         roles: client.roles.iter().copied().collect(),
     }))
 }
@@ -79,7 +88,7 @@ mod tests {
     fn root_has_every_role() {
         let root = shipped(Peer { uid: 0, gid: 0 }, &[]).unwrap();
         assert_eq!(root.roles, Role::ALL);
-        assert_eq!(root.tenant, "default");
+        assert_eq!((root.tenant.as_str(), root.user.as_str()), ("default", "uid 0"));
     }
 
     #[test]
@@ -87,6 +96,14 @@ mod tests {
         let client = shipped(Peer { uid: 1000, gid: 1000 }, &["brig-clients"]).unwrap();
         assert_eq!(client.roles, [Role::Runner]);
         assert!(client.may(Role::Runner) && !client.may(Role::Reviewer));
+    }
+
+    #[test]
+    fn the_configured_user_is_recorded_where_there_is_one() {
+        let mut config = Config::default();
+        config.clients[0].user = "platform".to_owned();
+        let peer = Peer { uid: 0, gid: 0 };
+        assert_eq!(find(&config.clients, peer).unwrap().user, "platform");
     }
 
     #[test]

@@ -40,10 +40,22 @@ fn row(entry: &LedgerEntry) -> Vec<Cell> {
         Cell::new(seconds(document.time.as_deref().unwrap_or_default())),
         Cell::painted(escape::line(&document.kind), paint),
         Cell::new(short(&document.tenant)),
-        Cell::new(short(&document.user)),
+        Cell::new(short(&who(&document))),
         Cell::new(escape::line(about)),
         Cell::new(short(&what(&document))),
     ]
+}
+
+/// Whose connection it was, and for whom it asked.
+fn who(document: &EntryDocument) -> String {
+    let asks = matches!(
+        document.kind.as_str(),
+        "accepted" | "finished" | "refused" | "session_created"
+    );
+    match &document.origin {
+        Some(origin) if asks && !origin.user.is_empty() => format!("{} for {}", document.user, origin.user),
+        _ => document.user.clone(),
+    }
 }
 
 /// What an entry says, in a few words.
@@ -116,7 +128,7 @@ fn short(text: &str) -> String {
 
 #[cfg(test)]
 mod tests {
-    use brig_proto::v1::{Cause, CauseKind, ExecutionResult, ExecutionStatus, LedgerEntryKind, Reason};
+    use brig_proto::v1::{Cause, CauseKind, ExecutionResult, ExecutionStatus, LedgerEntryKind, Origin, Reason};
 
     use super::*;
 
@@ -152,6 +164,11 @@ mod tests {
             },
             LedgerEntry {
                 result: Some(result),
+                user: "uid 7".to_owned(),
+                origin: Some(Origin {
+                    user: "bob".to_owned(),
+                    ..Origin::default()
+                }),
                 ..entry(2, LedgerEntryKind::Finished)
             },
             LedgerEntry {
@@ -164,14 +181,14 @@ mod tests {
         ];
         assert_eq!(
             render(&entries, Style::PLAIN),
-            "entry  time                  kind      user  about  what\n\
-             1      2023-11-14T22:13:20Z  accepted  ann   e1     data@ab: print(1)\n\
-             2      2023-11-14T22:13:20Z  finished  ann   e1     timeout: wall_time\n\
-             3      2023-11-14T22:13:20Z  refused   ann          12 times queue_full: 64 wait\n"
+            "entry  time                  kind      user           about  what\n\
+             1      2023-11-14T22:13:20Z  accepted  ann            e1     data@ab: print(1)\n\
+             2      2023-11-14T22:13:20Z  finished  uid 7 for bob  e1     timeout: wall_time\n\
+             3      2023-11-14T22:13:20Z  refused   ann                   12 times queue_full: 64 wait\n"
         );
         assert_eq!(
             line(&entries[1], Style::PLAIN),
-            "2      2023-11-14T22:13:20Z  finished  ann   e1     timeout: wall_time\n"
+            "2      2023-11-14T22:13:20Z  finished  uid 7 for bob  e1     timeout: wall_time\n"
         );
     }
 

@@ -62,9 +62,7 @@ pub(super) fn entry(found: Found) -> v1::LedgerEntry {
             entry.message = reviewed.message;
             entry.request_id = reviewed.request.unwrap_or_default();
             entry.work_sha256 = reviewed.work_sha256;
-            name(&mut entry, String::new(), asked);
-            // Empty where nobody decided or the reviewer has no name.
-            entry.user = reviewed.user;
+            name(&mut entry, reviewed.user, asked);
         }
         Content::ArtifactReviewed(reviewed) => {
             name(&mut entry, reviewed.user, reviewed.origin);
@@ -117,7 +115,7 @@ fn accepted(entry: &mut v1::LedgerEntry, accept: &Accept, with_work: bool) {
 }
 
 fn name(entry: &mut v1::LedgerEntry, user: String, origin: Origin) {
-    entry.user = if user.is_empty() { origin.user.clone() } else { user };
+    entry.user = user;
     entry.origin = (origin != Origin::default()).then_some(v1::Origin {
         user: origin.user,
         conversation: origin.conversation,

@@ -5,7 +5,7 @@ use std::time::{Duration, SystemTime};
 use brig_jailer::ids::Id;
 use brig_proto::sizes;
 use brig_proto::v1::inputs_create_request::Part;
-use brig_proto::v1::{InputSpec, InputsCreateRequest, Origin, Reason};
+use brig_proto::v1::{InputSpec, InputsCreateRequest, Reason};
 use prost::Message;
 use prost::bytes::Bytes;
 use sha2::{Digest, Sha256};
@@ -166,7 +166,7 @@ fn record(principal: &Principal, wanted: &Wanted, id: Id, settled: &Settled) -> 
     Record {
         id,
         tenant: principal.tenant.clone(),
-        user: user(principal, &origin),
+        user: principal.asking(&origin.user),
         name: spec.name.clone(),
         media_type: spec.r#type.clone(),
         size: settled.size,
@@ -176,15 +176,6 @@ fn record(principal: &Principal, wanted: &Wanted, id: Id, settled: &Settled) -> 
         create_time,
         expire_time: create_time + Duration::from_millis(wanted.retention_ms),
         file: new_name(),
-    }
-}
-
-/// Who stores it: the application's user, else the connection's.
-fn user(principal: &Principal, origin: &Origin) -> String {
-    if origin.user.is_empty() {
-        principal.user.clone()
-    } else {
-        origin.user.clone()
     }
 }
 

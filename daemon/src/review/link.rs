@@ -9,13 +9,14 @@ use brig_proto::v1::{ArtifactHandling, LinkDisposition, Reason};
 use tracing::info;
 
 use super::record::{Place, Record};
-use super::service::{Caller, find, not_found};
+use super::service::{find, not_found};
 use super::{ArtifactStore, download};
 use crate::calls::note_refusal;
 use crate::database::{to_millis, to_time};
 use crate::host::Host;
 use crate::ledger;
 use crate::links::{Disposition, may_be_shown, shown_types};
+use crate::principal::Principal;
 use crate::run::fields::{Fields, millis};
 use crate::run::gate::Way;
 use crate::run::inputs::hex;
@@ -27,7 +28,7 @@ const LIFETIME_MIN: u64 = 1_000;
 /// Makes a link. That it was made is on record before anybody has it.
 pub(super) async fn link(
     host: &Arc<Host>,
-    caller: Caller,
+    principal: &Principal,
     asked: v1::ArtifactsLinkRequest,
 ) -> Result<v1::ArtifactsLinkResponse, Problem> {
     if !host.links.is_on() {
@@ -37,10 +38,10 @@ pub(super) async fn link(
     let lifetime = lifetime(host, &asked, &mut fields);
     let disposition = disposition(&asked, &mut fields);
     fields.done()?;
-    let tenant = &caller.principal.tenant;
+    let tenant = &principal.tenant;
     let record = find(&host.artifacts, tenant, &asked.artifact_id).await?;
     download::check_gate(&record, Way::Artifact(record.review))
-        .inspect_err(|problem| note_refusal(&host.ledger, problem, &caller.principal))?;
+        .inspect_err(|problem| note_refusal(&host.ledger, problem, principal))?;
     let now = SystemTime::now();
     if record.place == Place::Gone || record.expire_time <= now {
         return Err(not_found(&asked.artifact_id));
@@ -50,7 +51,7 @@ pub(super) async fn link(
     }
     let expire_time = to_time(to_millis((now + lifetime).min(record.expire_time)));
     host.ledger
-        .downloaded(entry(&record, caller.user, now, expire_time))
+        .downloaded(entry(&record, principal.user.clone(), now, expire_time))
         .await?;
     info!(artifact = %record.id, tenant, "artifact linked");
     let url = host.links.make(tenant, &record.id, expire_time, disposition);

@@ -17,7 +17,6 @@ use super::show::{self, Filter};
 use super::{ArtifactStore, ArtifactsError, download, link, watch};
 use crate::artifacts::Review;
 use crate::calls::{note_refusal, to_its_end, with_role};
-use crate::clients::Named;
 use crate::config::Role;
 use crate::database::{to_millis, to_time};
 use crate::host::Host;
@@ -85,7 +84,6 @@ impl v1::artifacts_server::Artifacts for ArtifactsService {
         request: Request<v1::ArtifactsApproveRequest>,
     ) -> Result<Response<v1::ArtifactsApproveResponse>, Status> {
         let principal = with_role(&request, Role::Reviewer)?;
-        let reviewer = Caller::of(&request, principal);
         let asked = request.into_inner();
         let mut fields = Fields::default();
         let sha256 = fields.sha256("sha256", &asked.sha256);
@@ -101,7 +99,7 @@ impl v1::artifacts_server::Artifacts for ArtifactsService {
             sha256,
             comment: &asked.comment,
         };
-        let record = decide(&self.0, reviewer, decision, fields, &asked).await?;
+        let record = decide(&self.0, principal, decision, fields, &asked).await?;
         let artifact = Some(show::show(&record));
         Ok(Response::new(v1::ArtifactsApproveResponse { artifact }))
     }
@@ -111,7 +109,6 @@ impl v1::artifacts_server::Artifacts for ArtifactsService {
         request: Request<v1::ArtifactsRejectRequest>,
     ) -> Result<Response<v1::ArtifactsRejectResponse>, Status> {
         let principal = with_role(&request, Role::Reviewer)?;
-        let reviewer = Caller::of(&request, principal);
         let asked = request.into_inner();
         let decision = Asked {
             call: "Artifacts.Reject",
@@ -121,7 +118,7 @@ impl v1::artifacts_server::Artifacts for ArtifactsService {
             sha256: None,
             comment: &asked.comment,
         };
-        let record = decide(&self.0, reviewer, decision, Fields::default(), &asked).await?;
+        let record = decide(&self.0, principal, decision, Fields::default(), &asked).await?;
         let artifact = Some(show::show(&record));
         Ok(Response::new(v1::ArtifactsRejectResponse { artifact }))
     }
@@ -131,8 +128,7 @@ impl v1::artifacts_server::Artifacts for ArtifactsService {
         request: Request<v1::ArtifactsLinkRequest>,
     ) -> Result<Response<v1::ArtifactsLinkResponse>, Status> {
         let principal = with_role(&request, Role::Runner)?;
-        let caller = Caller::of(&request, principal);
-        let linked = link::link(&self.0, caller, request.into_inner()).await?;
+        let linked = link::link(&self.0, &principal, request.into_inner()).await?;
         Ok(Response::new(linked))
     }
 
@@ -172,13 +168,6 @@ impl v1::artifacts_server::Artifacts for ArtifactsService {
     }
 }
 
-/// Who decides, or asks for a link.
-pub(super) struct Caller {
-    pub(super) principal: Arc<Principal>,
-    /// The name that is recorded: where the configuration has none, the number of the host's user.
-    pub(super) user: String,
-}
-
 /// A decision that is asked for.
 struct Asked<'a> {
     call: &'static str,
@@ -189,20 +178,9 @@ struct Asked<'a> {
     comment: &'a str,
 }
 
-impl Caller {
-    fn of<T>(request: &Request<T>, principal: Arc<Principal>) -> Self {
-        let named = request.extensions().get::<Arc<Named>>();
-        let user = match named {
-            Some(named) if principal.user.is_empty() => format!("uid {}", named.peer.uid),
-            _ => principal.user.clone(),
-        };
-        Self { principal, user }
-    }
-}
-
 async fn decide(
     host: &Arc<Host>,
-    reviewer: Caller,
+    reviewer: Arc<Principal>,
     asked: Asked<'_>,
     mut fields: Fields,
     payload: &(impl Message + Clone + 'static),
@@ -213,7 +191,7 @@ async fn decide(
         fields.wrong("comment", Reason::TooLarge, message);
     }
     fields.done()?;
-    let tenant = reviewer.principal.tenant.clone();
+    let tenant = reviewer.tenant.clone();
     let artifact = Id::parse(asked.artifact).map_err(|_no_id| not_found(asked.artifact))?;
     let Some(turn) = host
         .repeats
@@ -224,7 +202,7 @@ async fn decide(
     };
     let ruling = Ruling {
         reviewer: format!("{tenant}/{}", reviewer.user),
-        user: reviewer.user,
+        user: reviewer.user.clone(),
         tenant,
         artifact,
         review: asked.review,

@@ -493,9 +493,7 @@ fn new_output(spec: &ExecutionSpec, cap: u64, clock: Clock) -> Arc<Output> {
 
 /// Who asked: the application's user, else the connection's.
 fn user(principal: &Principal, spec: &ExecutionSpec) -> String {
-    let origin = spec.origin.as_ref().map(|origin| &origin.user);
-    let named = origin.filter(|user| !user.is_empty());
-    named.unwrap_or(&principal.user).clone()
+    principal.asking(spec.origin.as_ref().map_or("", |origin| &origin.user))
 }
 
 /// A result without what can be large: what the program wrote and showed.

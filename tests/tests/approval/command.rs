@@ -65,7 +65,7 @@ fn a_rejected_job_says_why_and_ends_with_77() {
     let rejected = rejected.expect(0).json();
     assert_eq!(
         rejected,
-        json!({"execution_id": id, "state": "finished", "review": "rejected", "reviewer": "default/", "comment": "not today"})
+        json!({"execution_id": id, "state": "finished", "review": "rejected", "reviewer": "default/uid 0", "comment": "not today"})
     );
     let (code, out, err) = end(child);
     assert_eq!((code, out.as_str()), (Some(77), ""), "{err}");

@@ -81,7 +81,7 @@ fn a_reviewer_sees_code_inputs_and_policy_before_anything_is_made_and_then_it_ru
     let shown = daemon.execution("e1");
     assert_eq!(
         (shown.reviewer.as_str(), shown.review_comment.as_str()),
-        ("default/", "only counts")
+        ("default/uid 0", "only counts")
     );
     assert!(listed(&daemon).is_empty());
 }
@@ -154,7 +154,7 @@ fn who_asked_is_told_why_it_was_rejected_and_what_to_do() {
     assert_eq!(rejected.state(), ExecutionState::Finished);
     assert_eq!(
         (rejected.reviewer.as_str(), rejected.review_comment.as_str()),
-        ("default/", "it writes to /tmp")
+        ("default/uid 0", "it writes to /tmp")
     );
     let outcome = live.finish();
     assert_eq!(outcome.end(), (Status::Rejected, Some(CauseKind::Rejected)));

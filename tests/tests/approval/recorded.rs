@@ -52,6 +52,7 @@ fn the_decision_is_an_entry_between_the_request_and_the_end() {
         };
         assert_eq!(reviewed.review(), verdict);
         assert_eq!(reviewed.work_sha256, accepted.work_sha256);
+        assert_eq!((accepted.user.as_str(), reviewed.user.as_str()), ("uid 0", "uid 0"));
         assert_eq!(reviewed.origin.as_ref().unwrap().user, "ann");
         assert_eq!(reviewed.session_id, accepted.session_id);
     }

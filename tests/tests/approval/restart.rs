@@ -106,7 +106,7 @@ fn what_was_approved_goes_on_and_still_says_by_whom() {
         (&after.reviewer, &after.approval_expire_time),
         (&before.reviewer, &before.approval_expire_time)
     );
-    assert_eq!(after.reviewer, "default/");
+    assert_eq!(after.reviewer, "default/uid 0");
     services.cancel("e1");
 }
 

@@ -235,7 +235,7 @@ fn hostile_names_command_no_terminal_and_break_no_line() {
         .brig(&["ledger", "list", "--user", evil, "-o", "json"])
         .expect(0)
         .json();
-    assert_eq!(found["entries"][1]["user"], evil);
+    assert_eq!(found["entries"][1]["origin"]["user"], evil);
 }
 
 #[test]

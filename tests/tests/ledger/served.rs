@@ -54,7 +54,8 @@ fn an_entry_says_who_asked_what_ran_and_what_came_out() {
         panic!("{entries:?}")
     };
     for entry in [finished, accepted] {
-        assert_eq!((entry.user.as_str(), entry.tenant.as_str()), ("ann", "default"));
+        assert_eq!((entry.user.as_str(), entry.tenant.as_str()), ("uid 0", "default"));
+        assert_eq!(entry.origin.as_ref().unwrap().user, "ann");
         assert_eq!((entry.execution_id.as_str(), entry.request_id.as_str()), ("e1", "ask"));
         assert_eq!(entry.labels["team"], "blue");
         assert_eq!(
@@ -79,6 +80,39 @@ fn an_entry_says_who_asked_what_ran_and_what_came_out() {
         (&recorded.artifacts[0].path, recorded.artifacts[0].review),
         (&told.artifacts[0].path, told.artifacts[0].review)
     );
+}
+
+#[test]
+fn each_entry_says_whose_connection_it_was_whatever_the_request_says() {
+    let daemon = daemon!();
+    let of_ann = ExecutionSpec {
+        origin: Some(Origin {
+            user: "ann".to_owned(),
+            ..Origin::default()
+        }),
+        ..sh("true")
+    };
+    daemon.run(of_ann.clone());
+    daemon.run(sh("true"));
+    daemon.refused(ExecutionSpec {
+        policy: "dota".to_owned(),
+        ..of_ann
+    });
+    let entries = list(&daemon, LedgerListRequest::default());
+    let who: Vec<_> = entries
+        .iter()
+        .map(|entry| {
+            (
+                entry.user.as_str(),
+                entry.origin.as_ref().map(|origin| origin.user.as_str()),
+            )
+        })
+        .collect();
+    let (ann, nobody) = (("uid 0", Some("ann")), ("uid 0", None));
+    assert_eq!(who, [ann, nobody, nobody, ann, ann]);
+    let table = daemon.brig(&["ledger", "list"]).expect(0).text();
+    let both = table.matches(" uid 0 for ann ").count();
+    assert_eq!((both, table.matches(" uid 0 ").count()), (3, 2 + 3), "{table}");
 }
 
 #[test]

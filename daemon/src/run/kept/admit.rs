@@ -71,11 +71,7 @@ pub fn admit(
         id: id.unwrap_or_else(|| new_id('s')),
         request,
         digest,
-        user: if origin.user.is_empty() {
-            principal.user.clone()
-        } else {
-            origin.user.clone()
-        },
+        user: principal.asking(&origin.user),
         principal: Arc::clone(principal),
         origin,
         artifacts: artifact_limits(&asked.limits.unwrap_or_default(), ArtifactLimits::of(&policy)),
