@@ -4,8 +4,8 @@ use std::fmt::Display;
 use std::path::{Path, PathBuf};
 
 use brig_jailer::policy::{
-    Bounded, Ceilings, Class, Download, LoadError, NetworkMode, OnOutputLimit, PackagesMode, Policy, PolicySet, Rule,
-    Summary, Trust, check_file,
+    Bounded, Ceilings, Class, Download, Found, LoadError, NetworkMode, OnOutputLimit, PackagesMode, Policy, PolicySet,
+    Retention, Review, Rule, Summary, Trust, check_file,
 };
 use clap::{Args, Subcommand};
 
@@ -217,6 +217,34 @@ fn summary(policy: &Policy, style: Style) -> String {
             format!("{:<10} {}", class.name(), rule(policy.artifacts.rule(class))),
         );
     }
+    if let Some(scanner) = &policy.artifacts.scanner {
+        let program = scanner.command.first().map_or("", String::as_str);
+        let found = match scanner.found {
+            Found::Review => "is reviewed",
+            Found::Refuse => "never leaves",
+        };
+        line(
+            "scanner",
+            format!("{program} under {}; what it finds {found}", scanner.policy),
+        );
+    }
+    if policy.execution.review == Review::Required {
+        let timeout = policy.execution.review_timeout;
+        line(
+            "approval",
+            format!("each execution waits for a reviewer, at most {timeout}"),
+        );
+    }
+    let Retention {
+        ledger,
+        code,
+        outputs,
+        artifacts,
+    } = policy.retention;
+    line(
+        "kept for",
+        format!("ledger {ledger}, code {code}, output {outputs}, artifacts {artifacts}"),
+    );
     text
 }
 
@@ -276,6 +304,15 @@ groups = ["base", "python"]
 handling = "preview"
 extensions = [".png"]
 max_bytes = "10M"
+[artifacts.scanner]
+policy = "scan"
+command = ["/usr/bin/clamscan", "artifact"]
+found = "refuse"
+[execution]
+review = "required"
+review_timeout = "2h"
+[retention]
+artifacts = "1d"
 "#;
 
     #[test]
@@ -291,6 +328,9 @@ max_bytes = "10M"
             "  env        TZ LC_*",
             "             chart      preview of .png, at most 10M",
             "             code       review",
+            "  scanner    /usr/bin/clamscan under scan; what it finds never leaves",
+            "  approval   each execution waits for a reviewer, at most 2h",
+            "  kept for   ledger 90d, code 30d, output 7d, artifacts 1d",
         ] {
             assert!(lines.contains(&expected), "{expected:?} is not in\n{text}");
         }
@@ -300,7 +340,7 @@ max_bytes = "10M"
     fn problems_go_to_stderr_with_file_and_line() {
         let directory = tempfile::tempdir().unwrap();
         let file = directory.path().join("bad.toml");
-        std::fs::write(&file, POLICY.replace("timeout", "tiemout")).unwrap();
+        std::fs::write(&file, POLICY.replacen("timeout", "tiemout", 1)).unwrap();
         let (out, err) = (Written::default(), Written::default());
         let mut screen = Screen {
             out: out.sink(false),
