@@ -67,6 +67,14 @@ class Channel:
             raise ChannelError(f"request of {size} bytes, at most {MAX_REQUEST}")
         return decode(self._read(size))
 
+    def comes_within(self, milliseconds: int) -> bool:
+        """Whether a request comes in this time, or the other end is closed."""
+        import select
+
+        poll = select.poll()
+        poll.register(self.requests, select.POLLIN)
+        return bool(poll.poll(milliseconds))
+
     def is_ours(self) -> bool:
         """Whether this process is the one that talks to brigd."""
         return os.getpid() == self._process

@@ -21,6 +21,10 @@ if TYPE_CHECKING:
     from brig_kernel.ending import Ending
 
 
+# How long a session that was forked waits for its request before it uses the time, in milliseconds: longer than it
+# takes from the fork to a request that is there already.
+PATIENCE = 50
+
 # How the interpreter ends, once this is done.
 ending: Ending | None = None
 
@@ -36,6 +40,9 @@ def up(channel: Channel, request: dict[str, object]) -> None:
     atexit.register(leave, warmed)
     is_zygote = request.get("zygote") is True
     if is_zygote:
+        # Its children poll.
+        import select  # noqa: F401
+
         from brig_kernel import zygote
 
         ours = zygote.descriptors()
@@ -69,6 +76,8 @@ def up(channel: Channel, request: dict[str, object]) -> None:
             channel.send({"ev": "refused", "message": str(error)})
             sys.exit(0)
     channel.send({"ev": "warm"})
+    if is_zygote and isinstance(code, str) and not channel.comes_within(PATIENCE):
+        rehearse(channel, code)
 
 
 def greet(channel: Channel, *, is_context: bool) -> None:
@@ -92,6 +101,16 @@ def attempt(code: str) -> None:
         exec(compile(code, "<warm-up>", "exec", dont_inherit=True), {"__name__": "__warm_up__"})
     except BaseException:
         pass
+
+
+def rehearse(channel: Channel, code: str) -> None:
+    """Runs the template's line once more, in the session that waits: what it and code like it write to is memory of this
+    process afterwards, and need not be copied from the zygote's when somebody waits for the answer.
+    """
+    channel.muted = True
+    with _Silence():
+        attempt(code)
+    channel.muted = False
 
 
 def settle() -> None:

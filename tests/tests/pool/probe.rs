@@ -1,8 +1,10 @@
 //! A session that had waited is as one that was made when it was asked for, value for value.
 
-use brig_proto::v1::StartKind;
-use brig_tests::Service;
+use std::time::Duration;
+
+use brig_proto::v1::{ExecutionSpec, StartKind};
 use brig_tests::spec::{code, small};
+use brig_tests::{Service, eventually, slow};
 use rustix::process::Signal;
 use serde_json::Value;
 
@@ -130,4 +132,26 @@ fn what_the_template_names_is_imported_and_nothing_else_of_it_shows() {
     assert_eq!(pooled.paths(), cold.paths());
     let cpu = |outcome: &brig_tests::Outcome| outcome.result.usage.unwrap().cpu_time.unwrap();
     assert!((cpu(&pooled).seconds, cpu(&pooled).nanos) < (cpu(&cold).seconds, cpu(&cold).nanos));
+}
+
+#[test]
+fn a_session_that_waits_runs_the_templates_line_itself() {
+    let Some(services) = pool(1) else { return };
+    let source = "import resource; print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt)";
+    let faults = |outcome: &brig_tests::Outcome| outcome.stdout().trim().parse::<u64>().unwrap();
+    services.run(code(source)).expect_success();
+    await_waiting(&services, 1);
+    // Who brings a name along is given no session that has one.
+    let forked = services.run(ExecutionSpec {
+        execution_id: "named".to_owned(),
+        ..code(source)
+    });
+    assert_eq!(start(&forked), StartKind::Forked);
+    // What pandas writes to for two numbers is some hundreds of pages.
+    let least = faults(&forked.expect_success()) + 300;
+    eventually("it has run the line", Duration::from_secs(60) * slow(), || {
+        std::thread::sleep(Duration::from_millis(300));
+        let found = faults(&run_in_waiting(&services, code(source)).expect_success());
+        if found >= least { Ok(()) } else { Err((found, least)) }
+    });
 }
