@@ -25,6 +25,7 @@ use crate::ledger::{self, Accept, Body, Keep, Kind, LedgerError};
 use crate::pages::{self, page};
 use crate::principal::Principal;
 use crate::run::admit::{Content, Job, Work, admit, admit_in_context, admit_within};
+use crate::run::approval::Admission;
 use crate::run::context::execution::Admission as ContextAdmission;
 use crate::run::context::{self, Seat};
 use crate::run::execution::{Caller, Execution, StopCause, work_bytes};
@@ -33,8 +34,9 @@ use crate::run::inputs::hex;
 use crate::run::kept::{self, Session};
 use crate::run::log::Follower;
 use crate::run::past::{self, Known, Past};
+use crate::run::queue::Place;
 use crate::run::registry::{Entered, execution_taken, session_taken};
-use crate::run::{inputs, session};
+use crate::run::{collect, inputs, session};
 use crate::server::principal;
 use crate::status::{FieldProblem, Problem};
 
@@ -378,6 +380,12 @@ impl ExecutionsService {
         };
         match (used, admission) {
             (None, Admitted::Alone(admission)) => {
+                let mut job = job;
+                // Nobody waits for both, one after the other: what has waited is made ready meanwhile. No code is in it yet.
+                if matches!(admission, Admission::Direct(Place::Now(_))) && job.inputs.is_empty() {
+                    let walk = collect::walk(&job);
+                    job.ahead = job.ahead.map(|ahead| ahead.begin(walk));
+                }
                 recorded.await?;
                 let task = session::run(Arc::clone(&host), execution, job, admission);
                 host.tasks.spawn(task);

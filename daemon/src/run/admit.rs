@@ -25,7 +25,7 @@ use crate::names::RelativePath;
 use crate::run::context::Language;
 use crate::run::fields::Fields;
 use crate::run::kept::Session;
-use crate::run::pool::Reserved;
+use crate::run::pool::Ahead;
 use crate::run::store::Store;
 use crate::status::Problem;
 
@@ -60,7 +60,7 @@ pub struct Job {
     pub template: Image,
     pub conditions: Conditions,
     /// A session that has waited for it, whose names it has.
-    pub ahead: Option<Reserved>,
+    pub ahead: Option<Ahead>,
     /// The session of a zygote that can fork its program.
     pub dock: Option<Id>,
 }

@@ -23,7 +23,7 @@ use crate::run::collect::{Collection, collect};
 use crate::run::execution::{Execution, StopCause};
 use crate::run::finish::{Ended, conclude, lost_at_start, rejected, stopped_early};
 use crate::run::kept::Session;
-use crate::run::pool::Reserved;
+use crate::run::pool::Ahead;
 use crate::run::queue::{Permit, Place};
 use crate::run::report::{self, Report};
 use crate::run::start::{Started, Workspace, start};
@@ -50,7 +50,7 @@ pub enum Home<'h> {
     /// In a jail of its own, which stays here to be closed: one that has waited for it, else one that is made.
     Own {
         jail: &'h mut Option<Jail>,
-        ahead: Option<Reserved>,
+        ahead: Option<Ahead>,
     },
     /// In a session that stays.
     Kept(&'h Arc<Session>),

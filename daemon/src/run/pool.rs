@@ -16,16 +16,18 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
 use brig_jailer::api::{Enforced, Event, Quantities, Request};
+use brig_jailer::files::wire::Walk;
 use brig_jailer::ids::Id;
 use brig_jailer::policy::{Policy, RequestedLimits};
 use brig_proto::v1::StartKind;
 use tokio::runtime::Handle;
 use tokio::sync::Notify;
+use tokio::task::JoinHandle;
 use tokio_util::task::TaskTracker;
 use tracing::{debug, warn};
 
 use crate::config::{PoolLimits, Share};
-use crate::files::Files;
+use crate::files::{Files, FilesError};
 use crate::jailer::{Jail, Process};
 use crate::principal::Principal;
 use crate::run::admit::{Image, Job, Work};
@@ -100,6 +102,22 @@ pub struct Reserved {
     pool: Arc<Pool>,
 }
 
+/// The session that waited for a request, while that is accepted and queued.
+#[derive(Debug)]
+pub enum Ahead {
+    Reserved(Reserved),
+    /// Made ready beside.
+    Readying(JoinHandle<Option<Ready>>),
+}
+
+/// A session that waits no more.
+#[derive(Debug)]
+pub struct Ready {
+    reserved: Reserved,
+    /// What came of the look at its files, if there was one.
+    pub walked: Option<Result<bool, FilesError>>,
+}
+
 impl Pool {
     /// Makes an empty pool.
     pub fn new(limits: PoolLimits) -> Arc<Self> {
@@ -136,10 +154,10 @@ impl Pool {
         if let Some(waiting) = taken {
             job.session = waiting.jail.id().clone();
             job.execution = waiting.process.id().clone();
-            job.ahead = Some(Reserved {
+            job.ahead = Some(Ahead::Reserved(Reserved {
                 waiting: Some(Box::new(waiting)),
                 pool: Arc::clone(self),
-            });
+            }));
         }
     }
 
@@ -353,9 +371,40 @@ impl Waiting {
     }
 }
 
+impl Ahead {
+    /// Begins to make the session ready, behind the caller: it has its place already, and no file goes in.
+    pub fn begin(self, walk: Walk) -> Self {
+        match self {
+            Self::Reserved(reserved) => Self::Readying(tokio::spawn(async move {
+                let mut ready = reserved.claim().await?;
+                if let Some(waiting) = &mut ready.reserved.waiting {
+                    ready.walked = Some(waiting.files.snapshot(walk).await);
+                }
+                Some(ready)
+            })),
+            begun @ Self::Readying(_) => begun,
+        }
+    }
+
+    /// The session, ready; `None` if it has ended meanwhile, and nothing of it is left.
+    pub async fn ready(self) -> Option<Ready> {
+        match self {
+            Self::Reserved(reserved) => reserved.claim().await,
+            Self::Readying(ready) => ready.await.ok().flatten(),
+        }
+    }
+}
+
+impl Ready {
+    /// The session, which whoever takes it out must close.
+    pub fn into_waiting(mut self) -> Option<Box<Waiting>> {
+        self.reserved.waiting.take()
+    }
+}
+
 impl Reserved {
-    /// Makes the session an ordinary one; `None` if it has ended meanwhile, and nothing of it is left.
-    pub async fn claim(&mut self) -> Option<Box<Waiting>> {
+    /// Makes the session an ordinary one.
+    async fn claim(mut self) -> Option<Ready> {
         let waiting = self.waiting.as_mut()?;
         let request = Request::Take {
             session: waiting.jail.id().clone(),
@@ -364,7 +413,12 @@ impl Reserved {
         if waiting.jail.ask(request).await.is_ok() {
             while let Some(message) = waiting.jail.next().await {
                 match message.event {
-                    Event::Taken { .. } => return self.waiting.take(),
+                    Event::Taken { .. } => {
+                        return Some(Ready {
+                            reserved: self,
+                            walked: None,
+                        });
+                    }
                     Event::Closed { .. } => break,
                     event => debug!(?event, "jailer event passed over"),
                 }

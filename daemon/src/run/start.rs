@@ -22,7 +22,7 @@ use crate::run::journal::Kept;
 use crate::run::kept::Session;
 use crate::run::kept::helper::Lease;
 use crate::run::life::Home;
-use crate::run::pool::Reserved;
+use crate::run::pool::Ahead;
 use crate::run::watch::Pipes;
 use crate::status::{FieldProblem, Problem};
 
@@ -103,19 +103,24 @@ pub async fn start(
 ) -> Result<Started, Problem> {
     // Before there is a jail: a record may have gone while the execution waited.
     let records = inputs::open(job, host).await?;
-    let (mut workspace, enforced, waiting, mut how) = match home {
+    let Settled {
+        mut workspace,
+        enforced,
+        waiting,
+        mut how,
+        is_known,
+    } = match home {
         Home::Own { jail, ahead } => settle(host, job, jail, ahead, slot).await?,
         Home::Kept(session) => {
             session.runs().await?;
-            (
-                Workspace::Kept(Arc::clone(session)),
-                session.enforced(),
-                None,
-                Start::Exec,
-            )
+            Settled::new(Workspace::Kept(Arc::clone(session)), session.enforced(), Start::Exec)
         }
     };
-    let since = prepare(job, &records, &mut workspace).await?;
+    let since = if is_known {
+        None
+    } else {
+        prepare(job, &records, &mut workspace).await?
+    };
     drop(records);
     point(Point::DaemonInputsPut);
     if let (Some(program), Some(process)) = (waiting, slot.as_ref()) {
@@ -168,29 +173,59 @@ pub async fn start(
     })
 }
 
+/// Where a program is started.
+struct Settled {
+    workspace: Workspace,
+    enforced: Enforced,
+    /// The program that has waited in it.
+    waiting: Option<Program>,
+    how: Start,
+    /// Whether it is known which files are there, and none goes in.
+    is_known: bool,
+}
+
+impl Settled {
+    fn new(workspace: Workspace, enforced: Enforced, how: Start) -> Self {
+        Self {
+            workspace,
+            enforced,
+            waiting: None,
+            how,
+            is_known: false,
+        }
+    }
+}
+
 /// Takes the session that has waited, with its program, or makes one: one that a zygote can fork the program into, if there
 /// is a zygote. One that has ended while it waited leaves its names to the one that is made.
 async fn settle(
     host: &Host,
     job: &Job,
     jail: &mut Option<Jail>,
-    ahead: Option<Reserved>,
+    ahead: Option<Ahead>,
     slot: &mut Option<Process>,
-) -> Result<(Workspace, Enforced, Option<Program>, Start), Problem> {
-    let claimed = match ahead {
-        Some(mut reserved) => reserved.claim().await,
+) -> Result<Settled, Problem> {
+    let ready = match ahead {
+        Some(ahead) => ahead.ready().await,
         None => None,
     };
-    if let Some(waiting) = claimed {
-        let waiting = *waiting;
-        *jail = Some(waiting.jail);
-        *slot = Some(waiting.process);
-        let program = Some(waiting.program);
-        return Ok((Workspace::Own(waiting.files), waiting.enforced, program, Start::Exec));
+    if let Some(mut ready) = ready {
+        let walked = ready.walked.take();
+        if let Some(waiting) = ready.into_waiting() {
+            let waiting = *waiting;
+            *jail = Some(waiting.jail);
+            *slot = Some(waiting.process);
+            let is_known = walked.transpose().map_err(not_walked)?.is_some();
+            return Ok(Settled {
+                waiting: Some(waiting.program),
+                is_known,
+                ..Settled::new(Workspace::Own(waiting.files), waiting.enforced, Start::Exec)
+            });
+        }
     }
     if let Some(dock) = &job.dock {
         match make(&host.jailer, one_shot(job, Dock::Of(dock.clone())), jail).await {
-            Ok((enforced, files)) => return Ok((Workspace::Own(files), enforced, None, Start::Fork)),
+            Ok((enforced, files)) => return Ok(Settled::new(Workspace::Own(files), enforced, Start::Fork)),
             Err(problem) if is_of_the_dock(&problem) => {
                 host.pool.zygote_failed();
                 warn!(%problem, "no session below that of a zygote; it is made beside it");
@@ -199,7 +234,7 @@ async fn settle(
         }
     }
     let (enforced, files) = make(&host.jailer, one_shot(job, Dock::None), jail).await?;
-    Ok((Workspace::Own(files), enforced, None, Start::Exec))
+    Ok(Settled::new(Workspace::Own(files), enforced, Start::Exec))
 }
 
 /// Whether a session could not be made for a reason that is not there outside of the dock: the zygote is gone, or its
@@ -292,12 +327,15 @@ pub(in crate::run) async fn prepare(
             return Err(unexpected("inputs", &message));
         }
     }
-    let failed = |error: FilesError| unexpected("snapshot", &error.to_string());
     if is_kept {
-        helper.now().await.map(Some).map_err(failed)
+        helper.now().await.map(Some).map_err(not_walked)
     } else {
-        helper.snapshot(walk(job)).await.map(|_cut| None).map_err(failed)
+        helper.snapshot(walk(job)).await.map(|_cut| None).map_err(not_walked)
     }
+}
+
+fn not_walked(error: FilesError) -> Problem {
+    unexpected("snapshot", &error.to_string())
 }
 
 /// In a session that was used before, the place of an input may be full or taken.
