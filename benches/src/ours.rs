@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, ensure};
 use brig_proto::v1::execution_event::Event;
-use brig_proto::v1::{ExecutionSpec, OutputStream, SessionsCreateRequest, StartKind};
+use brig_proto::v1::{ExecutionSpec, HostLoad, OutputStream, SessionsCreateRequest, StartKind};
 use brig_tests::host::Places;
 use brig_tests::policies::Policies;
 use brig_tests::processes::Process;
@@ -23,6 +23,8 @@ use crate::works::{PRINT, Work};
 pub(crate) const LARGE: &str = "bench";
 /// How long it may take to make a session ahead.
 const AHEAD: Duration = Duration::from_secs(60);
+/// How long a session that waits takes at most to run the template's line, and to wait before it does.
+const WARM: Duration = Duration::from_millis(150);
 /// How long a jail may take to be gone.
 const GONE: Duration = Duration::from_secs(10);
 
@@ -101,7 +103,7 @@ impl Ours {
         if is_pooled {
             // The first of its kind has no zygote, and those that follow have.
             ours.run(code(PRINT.source), StartKind::Cold, PRINT.expected)?;
-            ours.await_waiting(1)?;
+            ours.rest()?;
         }
         Ok(ours)
     }
@@ -126,22 +128,33 @@ impl Ours {
         &self.groups
     }
 
-    /// Runs Python code in a session that is made for it: one with a name of its own is never made ahead.
+    /// Runs Python code in an interpreter that is made for it: none with a name of its own is made ahead. Where there is a
+    /// pool its session was, without a program.
     pub(crate) fn fresh(&self, work: Work) -> anyhow::Result<Times> {
         let spec = ExecutionSpec {
-            session_id: new_id(),
+            execution_id: new_id(),
             ..code(work.source)
         };
-        self.run(spec, self.on_demand, work.expected)
+        let times = self.run(spec, self.on_demand, work.expected)?;
+        self.rest()?;
+        Ok(times)
     }
 
-    /// Runs Python code in a session that has waited for it. The next one waits before this returns, so that its making
-    /// disturbs nobody's turn.
+    /// Runs Python code in a session that has waited for it.
     pub(crate) fn waited(&self, work: Work) -> anyhow::Result<Times> {
-        self.await_waiting(1)?;
         let times = self.run(code(work.source), StartKind::Pool, work.expected)?;
-        self.await_waiting(1)?;
+        self.rest()?;
         Ok(times)
+    }
+
+    /// Waits until the next ones wait and have run the template's line, so that their making disturbs nobody's turn.
+    fn rest(&self) -> anyhow::Result<()> {
+        if self.on_demand == StartKind::Forked {
+            self.await_waiting(1)?;
+            self.await_holders(1)?;
+            std::thread::sleep(WARM);
+        }
+        Ok(())
     }
 
     /// Asks for what is to wait: sessions are made ahead of what was asked for. As often at one time as shall wait.
@@ -156,16 +169,31 @@ impl Ours {
 
     /// Waits until at least so many sessions wait.
     pub(crate) fn await_waiting(&self, count: usize) -> anyhow::Result<()> {
+        self.await_load("sessions that wait", count, |load| load.waiting)
+    }
+
+    /// Waits until at least so many sessions without a program wait.
+    pub(crate) fn await_holders(&self, count: usize) -> anyhow::Result<()> {
+        self.await_load("holders", count, |load| load.holders)
+    }
+
+    fn await_load(&self, what: &str, count: usize, number: impl Fn(&HostLoad) -> u64) -> anyhow::Result<()> {
         let start = Instant::now();
         loop {
-            let waiting = self.services.host().load.map_or(0, |load| load.waiting);
-            if usize::try_from(waiting)? >= count {
+            let found = self.services.host().load.as_ref().map_or(0, &number);
+            if usize::try_from(found)? >= count {
                 return Ok(());
             }
             let longest = AHEAD * u32::try_from(count.max(1))?;
-            ensure!(start.elapsed() < longest, "{waiting} sessions wait, not {count}");
+            ensure!(start.elapsed() < longest, "{what}: {found}, not {count}");
             std::thread::sleep(Duration::from_millis(5));
         }
+    }
+
+    /// Sessions without a program that were made ahead.
+    pub(crate) fn holders(&self) -> usize {
+        let load = self.services.host().load.unwrap_or_default();
+        usize::try_from(load.holders).unwrap_or(usize::MAX)
     }
 
     fn run(&self, spec: ExecutionSpec, kind: StartKind, expected: &str) -> anyhow::Result<Times> {

@@ -58,6 +58,7 @@ impl<'o> Sustained<'o> {
 
     fn ours(&self) -> anyhow::Result<f64> {
         self.ours.await_waiting(CLIENTS)?;
+        let held = self.ours.holders();
         let socket = self.ours.services().socket();
         let (start, span) = (Instant::now(), self.span);
         let sessions = together(CLIENTS, || {
@@ -71,7 +72,8 @@ impl<'o> Sustained<'o> {
         })?;
         // As before: so many wait, and nothing is there but them.
         self.ours.await_waiting(CLIENTS)?;
-        while self.ours.groups().sessions().len() > CLIENTS {
+        self.ours.await_holders(held)?;
+        while self.ours.groups().sessions().len() > CLIENTS + self.ours.holders() {
             ensure!(start.elapsed() < REFILLED, "sessions that have ended are not gone");
             std::thread::sleep(Duration::from_micros(500));
         }

@@ -184,6 +184,7 @@ impl v1::host_server::Host for HostService {
                 waiting: host.pool.waiting() as u64,
                 failed_ahead: host.pool.failures(),
                 failed_zygotes: host.pool.zygote_failures(),
+                holders: host.pool.holding() as u64,
                 ..HostLoad::default()
             }),
             ..v1::HostGetResponse::default()

@@ -13,7 +13,7 @@
 //! The next connection is told all of it after `Hello`: for each session `Held`, `HeldExecution` for each of its
 //! executions, and `Closed` if it is over; then `AllHeld`.
 //!
-//! A session can be made before anybody wants it (`Make` with `waiting`, then a `Spawn`); `Take` makes it an ordinary one.
+//! A session can be made before anybody wants it (`Make` with `waiting`, then, or later, a `Spawn`); `Take` makes it an ordinary one.
 #![forbid(unsafe_code)]
 
 use serde::{Deserialize, Serialize};
@@ -22,7 +22,7 @@ use crate::ids::Id;
 use crate::step::StepError;
 
 /// The version of these messages; the two ends must agree on it.
-pub const VERSION: u32 = 5;
+pub const VERSION: u32 = 6;
 
 /// The largest memo of an execution, in bytes.
 pub const MEMO_MAX: usize = 32 * 1024;
@@ -40,9 +40,9 @@ pub enum Request {
     Make(Make),
     /// Starts a program in a jail.
     Spawn(Spawn),
-    /// Makes a session that waits an ordinary one, whose age begins now, if the program that waits in it lives. `Taken`
-    /// follows, else `Closed`. It can be done once.
-    Take { session: Id, execution: Id },
+    /// Makes a session that waits an ordinary one, whose age begins now, if the program that waits in it lives, or if none was
+    /// started in it where none is named. `Taken` follows, else `Closed`. It can be done once.
+    Take { session: Id, execution: Option<Id> },
     /// Sends a signal to the main process of an execution, or to its process group.
     Signal {
         session: Id,

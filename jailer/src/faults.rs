@@ -66,6 +66,8 @@ points! {
     // A session that is made ahead.
     /// It waits, and nobody wants it.
     DaemonWaiting => "brigd-waiting",
+    /// One without a program waits, and nobody wants it.
+    DaemonHolder => "brigd-holder",
     /// It is somebody's, and nobody knows.
     JailerTaken => "jailer-taken",
     /// It is somebody's, and its program has not been told what to run.

@@ -21,7 +21,7 @@ fn waiting(rig: &mut Rig, session: &str) {
 fn take(rig: &mut Rig, session: &str, execution: &str) -> Event {
     rig.send(&Request::Take {
         session: id(session),
-        execution: id(execution),
+        execution: (!execution.is_empty()).then(|| id(execution)),
     });
     loop {
         match rig.next().0 {
@@ -74,6 +74,24 @@ fn what_does_not_wait_or_has_no_program_is_not_taken() {
     assert_eq!(take(&mut rig, "plain1", "e1"), closed("plain1", CloseReason::Died));
     waiting(&mut rig, "waits2");
     assert_eq!(take(&mut rig, "waits2", "e9"), closed("waits2", CloseReason::Died));
+    rig.stop();
+}
+
+#[test]
+fn a_session_in_which_nothing_was_started_is_taken_as_that() {
+    let mut rig = Rig::start();
+    for session in ["empty1", "empty2"] {
+        let make = Make {
+            waiting: true,
+            ..Rig::request("data", session, quantities())
+        };
+        rig.try_make(make).unwrap();
+    }
+    assert_eq!(take(&mut rig, "empty1", ""), Event::Taken { session: id("empty1") });
+    assert!(!is_idle("empty1"));
+    assert_eq!(rig.sh("empty1", "e1", "echo 1").stdout, "1\n");
+    rig.try_spawn(command("empty2", "e1", &["sleep", "100"])).unwrap();
+    assert_eq!(take(&mut rig, "empty2", ""), closed("empty2", CloseReason::Died));
     rig.stop();
 }
 

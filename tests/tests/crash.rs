@@ -128,9 +128,12 @@ fn truths(point: Point, work: Work) -> &'static [&'static str] {
         // It was told that it has a session, and nothing else.
         P::DaemonTaken => &["lost"],
         // Beside an execution that may have ended.
-        P::JailerHatched | P::DaemonZygote | P::JailerForkOrdered | P::JailerForked | P::DaemonWaiting => {
-            &["success", "lost"]
-        }
+        P::JailerHatched
+        | P::DaemonZygote
+        | P::JailerForkOrdered
+        | P::JailerForked
+        | P::DaemonWaiting
+        | P::DaemonHolder => &["success", "lost"],
         // It had ended; what could not be collected is told by a notice.
         P::FilesCollect
         | P::FilesGet
@@ -179,12 +182,13 @@ impl Counts {
 }
 
 /// Points that only sessions come to which are made ahead: while one is made, and while it is taken.
-const OF_WAITING: [Point; 7] = [
+const OF_WAITING: [Point; 8] = [
     Point::JailerHatched,
     Point::DaemonZygote,
     Point::JailerForkOrdered,
     Point::JailerForked,
     Point::DaemonWaiting,
+    Point::DaemonHolder,
     Point::JailerTaken,
     Point::DaemonTaken,
 ];

@@ -44,8 +44,8 @@ const DEFAULT_POLICY: &str = "data";
 pub struct Job {
     pub execution: Id,
     pub session: Id,
-    /// Whether the caller has chosen one of the two.
-    pub named: bool,
+    /// Whether the caller has chosen the first, and the second.
+    pub named: [bool; 2],
     pub request: Option<Id>,
     pub work: Work,
     pub inputs: Vec<Input>,
@@ -328,7 +328,7 @@ fn admit_on(
     environment.extend(spec.environment.clone());
     let bytes = |(name, value): (String, String)| (name.into_bytes(), value.into_bytes());
     Ok(Job {
-        named: execution.is_some() || ground.session.is_some(),
+        named: [execution.is_some(), ground.session.is_some()],
         execution: execution.unwrap_or_else(|| new_id('e')),
         session: ground.session.unwrap_or_else(|| new_id('s')),
         request,

@@ -5,6 +5,9 @@
 //! Everybody else, and whoever finds none, gets a session that is made for it. What was asked for is made again behind the
 //! request ([`keep`]). The jailer makes such a session as any other, by the same steps; what waits is closed by it when this
 //! daemon goes.
+//!
+//! Beside them wait holders: sessions without a program, for whoever asks for what can't be known before. The program is
+//! forked by the zygote then, or started.
 
 mod maker;
 mod shelves;
@@ -38,6 +41,8 @@ use crate::run::start::Program;
 pub use maker::keep;
 use shelves::{Lacking, Shelves};
 
+/// How many holders wait, at most.
+const HOLDERS: usize = 4;
 /// Endings of files that Python would find in the place of a module that is imported already.
 const MODULES: [&str; 4] = [".py", ".pyc", ".so", ".zip"];
 /// Files of the working directory that a library reads when it is imported.
@@ -47,6 +52,7 @@ const SETTINGS: [&str; 1] = ["matplotlibrc"];
 #[derive(Debug)]
 pub struct Pool {
     shelves: Mutex<Shelves<Kind, Waiting>>,
+    holders: Mutex<Shelves<Kind, Waiting>>,
     limits: Mutex<PoolLimits>,
     /// Sessions of zygotes that fork, by kind.
     docks: Mutex<Vec<(Kind, Id)>>,
@@ -91,8 +97,10 @@ pub struct Waiting {
     pub jail: Jail,
     pub files: Files,
     pub enforced: Enforced,
-    pub process: Process,
-    pub program: Program,
+    /// None in a holder.
+    pub program: Option<(Process, Program)>,
+    /// The session of the zygote that it lies below.
+    pub dock: Option<Id>,
 }
 
 /// A session that waits for one request alone; if that does not use it, nobody does.
@@ -123,6 +131,7 @@ impl Pool {
     pub fn new(limits: PoolLimits) -> Arc<Self> {
         Arc::new(Self {
             shelves: Mutex::new(Shelves::new(limits.sessions, limits.idle.duration())),
+            holders: Mutex::new(Shelves::new(limits.sessions.min(HOLDERS), limits.idle.duration())),
             limits: Mutex::new(limits),
             docks: Mutex::new(Vec::new()),
             outdated: AtomicBool::new(false),
@@ -136,29 +145,47 @@ impl Pool {
         })
     }
 
-    /// Gives a job a session that waits, with its names, if one fits, or else a zygote.
+    /// Gives a job a session that waits, with its names, if one fits, or else a zygote, and a session for its program.
     pub fn serve(self: &Arc<Self>, job: &mut Job, principal: &Principal) {
-        let share = self.limits().share;
-        let Some(kind) = Kind::of(job, share, principal) else {
+        let Some(kind) = Kind::of(job, self.limits().share, principal) else {
             return;
         };
-        // Names can't be given to what has some; but such a job shall have a zygote the next time.
-        let taken = if job.named {
-            self.lock().ask(&kind, Instant::now());
-            None
-        } else {
-            self.lock().take(&kind, Instant::now())
-        };
+        let mut taken = None;
+        if is_plain(job) {
+            // Names can't be given to what has some; but such a job shall have a zygote the next time.
+            if job.named == [false, false] {
+                taken = self.lock().take(&kind, Instant::now());
+            } else {
+                self.lock().ask(&kind, Instant::now());
+            }
+            job.dock = self.dock(&kind);
+        }
+        if taken.is_none() && !job.named[1] {
+            taken = self.hold(&kind);
+        }
         self.asked.notify_one();
-        job.dock = self.dock(&kind);
         if let Some(waiting) = taken {
             job.session = waiting.jail.id().clone();
-            job.execution = waiting.process.id().clone();
+            if let Some((process, _)) = &waiting.program {
+                job.execution = process.id().clone();
+            }
             job.ahead = Some(Ahead::Reserved(Reserved {
                 waiting: Some(Box::new(waiting)),
                 pool: Arc::clone(self),
             }));
         }
+    }
+
+    /// Takes a holder whose zygote forks.
+    fn hold(&self, kind: &Kind) -> Option<Waiting> {
+        let (dock, mut holders) = (self.dock(kind), self.holders());
+        while let Some(holder) = holders.take(kind, Instant::now()) {
+            if holder.dock == dock {
+                return Some(holder);
+            }
+            self.put_away(holder);
+        }
+        None
     }
 
     /// Where a kept session is made, so that a zygote can fork the interpreters of its contexts: below that one's session, if
@@ -178,6 +205,8 @@ impl Pool {
     /// Takes other limits, and throws away what waits: policies and templates may be others.
     pub fn replace(&self, limits: PoolLimits) {
         self.lock().resize(limits.sessions, limits.idle.duration());
+        self.holders()
+            .resize(limits.sessions.min(HOLDERS), limits.idle.duration());
         *self.limits.lock().unwrap_or_else(PoisonError::into_inner) = limits;
         self.outdated.store(true, Ordering::SeqCst);
         self.publish(Vec::new());
@@ -217,9 +246,14 @@ impl Pool {
         self.zygotes_failed.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// How many wait.
+    /// How many wait with a program.
     pub fn waiting(&self) -> usize {
         self.lock().len()
+    }
+
+    /// How many wait without one.
+    pub fn holding(&self) -> usize {
+        self.holders().len()
     }
 
     /// Says which zygotes fork now: none that is to be thrown away.
@@ -242,15 +276,21 @@ impl Pool {
     }
 
     fn put(self: &Arc<Self>, lacking: &Lacking<Kind>, made: Waiting) {
-        let unwanted = self.lock().put(lacking, made);
+        let mut shelves = if made.program.is_some() {
+            self.lock()
+        } else {
+            self.holders()
+        };
+        let unwanted = shelves.put(lacking, made);
+        drop(shelves);
         unwanted.into_iter().for_each(|waiting| self.put_away(waiting));
     }
 
     /// Notes that one could not be made, or has ended. The first of several is told to people.
-    fn fail(&self, kind: &Kind, why: &dyn std::fmt::Display) {
+    fn fail(&self, mut shelves: MutexGuard<'_, Shelves<Kind, Waiting>>, kind: &Kind, why: &dyn std::fmt::Display) {
         self.failed.fetch_add(1, Ordering::Relaxed);
         let (policy, template) = (kind.policy.id(), &kind.template.id);
-        let failures = self.lock().failed(kind, Instant::now());
+        let failures = shelves.failed(kind, Instant::now());
         match failures {
             1 => {
                 warn!(policy, template, why = %why, "no session made ahead; sessions are made when they are asked for")
@@ -262,20 +302,29 @@ impl Pool {
     /// Puts away what has ended or is not wanted any more.
     fn tidy(&self) {
         let now = Instant::now();
-        let (ended, surplus) = {
-            let mut shelves = self.lock();
-            (shelves.ended(Waiting::has_ended), shelves.surplus(now))
-        };
-        for (kind, waiting) in ended {
-            self.fail(&kind, &"it ended before anybody wanted it");
-            self.put_away(waiting);
+        for shelves in [Self::lock, Self::holders] {
+            let ended = shelves(self).ended(Waiting::has_ended);
+            for (kind, waiting) in ended {
+                self.fail(shelves(self), &kind, &"it ended before anybody wanted it");
+                self.put_away(waiting);
+            }
+            let surplus = shelves(self).surplus(now);
+            surplus.into_iter().for_each(|waiting| self.put_away(waiting));
         }
-        surplus.into_iter().for_each(|waiting| self.put_away(waiting));
+        // They would keep the session of a zygote that is no more.
+        let docks = self.docks.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let forks = |dock: &Id| docks.iter().any(|(_, id)| id == dock);
+        let stranded = self
+            .holders()
+            .ended(|holder| holder.dock.as_ref().is_some_and(|dock| !forks(dock)));
+        stranded.into_iter().for_each(|(_, waiting)| self.put_away(waiting));
     }
 
     fn empty(&self) {
-        let all = self.lock().clear();
-        all.into_iter().for_each(|waiting| self.put_away(waiting));
+        for shelves in [Self::lock, Self::holders] {
+            let all = shelves(self).clear();
+            all.into_iter().for_each(|waiting| self.put_away(waiting));
+        }
     }
 
     /// Closes a session that nobody wants, behind the caller.
@@ -290,24 +339,20 @@ impl Pool {
     fn lock(&self) -> MutexGuard<'_, Shelves<Kind, Waiting>> {
         self.shelves.lock().unwrap_or_else(PoisonError::into_inner)
     }
+
+    fn holders(&self) -> MutexGuard<'_, Shelves<Kind, Waiting>> {
+        self.holders.lock().unwrap_or_else(PoisonError::into_inner)
+    }
 }
 
 impl Kind {
-    /// The kind of a job that asks for nothing that had to be known before: no variables, or input for the program,
-    /// no limits but those of its policy, and no file that would have been found in the place of a module.
+    /// The kind of a job whose session could be made before: it has no limits but those of its policy.
     fn of(job: &Job, share: Share, principal: &Principal) -> Option<Self> {
         let policy = Arc::clone(&job.policy);
         let quantities = job.limits.quantities();
-        let is_plain = matches!(job.work, Work::Code { .. })
-            // Nothing is made for what a reviewer has not approved.
-            && Approval::asked_by(&policy).is_none()
-            && job.environment.is_empty()
-            && job.stdin.is_none()
-            && !job.merge_stderr
-            && job.times.cpu_ms.is_none()
-            && is_usual(&policy, quantities)
-            && !job.inputs.iter().any(|input| is_read_at_import(&input.path));
-        is_plain.then(|| Self {
+        // Nothing is made for what a reviewer has not approved.
+        let is_usual = Approval::asked_by(&policy).is_none() && is_usual(&policy, quantities);
+        is_usual.then(|| Self {
             owner: owner(share, principal),
             policy,
             template: job.template.clone(),
@@ -332,6 +377,17 @@ impl Kind {
     }
 }
 
+/// Whether a job's interpreter could be there before: it asks for no variables, or input for the program, and brings no file
+/// that would have been found in the place of a module.
+fn is_plain(job: &Job) -> bool {
+    matches!(job.work, Work::Code { .. })
+        && job.environment.is_empty()
+        && job.stdin.is_none()
+        && !job.merge_stderr
+        && job.times.cpu_ms.is_none()
+        && !job.inputs.iter().any(|input| is_read_at_import(&input.path))
+}
+
 /// Whether these are the limits of whoever asks for none.
 fn is_usual(policy: &Policy, quantities: Quantities) -> bool {
     let usual = policy.resolve(&RequestedLimits::default());
@@ -347,9 +403,14 @@ fn owner(share: Share, principal: &Principal) -> String {
 }
 
 /// Whether a session or its program has ended.
-fn has_ended(process: &mut Process, jail: &mut Jail) -> bool {
+fn has_ended(mut process: Option<&mut Process>, jail: &mut Jail) -> bool {
     let is_end = |event: &Event| matches!(event, Event::Closed { .. } | Event::Ended { .. });
-    let said = std::iter::from_fn(|| process.said().or_else(|| jail.said()));
+    let said = std::iter::from_fn(|| {
+        process
+            .as_mut()
+            .and_then(|process| process.said())
+            .or_else(|| jail.said())
+    });
     said.into_iter().any(|message| is_end(&message.event))
 }
 
@@ -361,7 +422,7 @@ fn is_read_at_import(path: &str) -> bool {
 impl Waiting {
     /// Whether its session or its program has ended.
     fn has_ended(&mut self) -> bool {
-        has_ended(&mut self.process, &mut self.jail)
+        has_ended(self.program.as_mut().map(|(process, _)| process), &mut self.jail)
     }
 
     async fn close(&mut self) {
@@ -408,7 +469,7 @@ impl Reserved {
         let waiting = self.waiting.as_mut()?;
         let request = Request::Take {
             session: waiting.jail.id().clone(),
-            execution: waiting.process.id().clone(),
+            execution: waiting.program.as_ref().map(|(process, _)| process.id().clone()),
         };
         if waiting.jail.ask(request).await.is_ok() {
             while let Some(message) = waiting.jail.next().await {

@@ -214,12 +214,18 @@ async fn settle(
         if let Some(waiting) = ready.into_waiting() {
             let waiting = *waiting;
             *jail = Some(waiting.jail);
-            *slot = Some(waiting.process);
+            let (process, program) = waiting.program.unzip();
+            *slot = process;
             let is_known = walked.transpose().map_err(not_walked)?.is_some();
+            let how = if waiting.dock.is_some() && waiting.dock == job.dock {
+                Start::Fork
+            } else {
+                Start::Exec
+            };
             return Ok(Settled {
-                waiting: Some(waiting.program),
+                waiting: program,
                 is_known,
-                ..Settled::new(Workspace::Own(waiting.files), waiting.enforced, Start::Exec)
+                ..Settled::new(Workspace::Own(waiting.files), waiting.enforced, how)
             });
         }
     }

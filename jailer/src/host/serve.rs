@@ -320,7 +320,7 @@ impl Jailer {
             }
             Request::Make(make) => self.make(make),
             Request::Spawn(spawn) => self.spawn(spawn),
-            Request::Take { session, execution } => self.take(&session, &execution),
+            Request::Take { session, execution } => self.take(&session, execution.as_ref()),
             Request::Signal {
                 session,
                 execution,

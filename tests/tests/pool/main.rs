@@ -48,11 +48,22 @@ fn await_waiting(services: &Services, count: u64) {
     });
 }
 
-/// Runs something that makes one wait, and waits for that.
+/// Runs something that makes one wait, and a holder, and waits for both.
 fn prime(services: &Services) {
     let outcome = services.run(small("print(0)")).expect_success();
     assert_eq!(start(&outcome), StartKind::Cold);
     await_waiting(services, 1);
+    await_holder(services);
+}
+
+/// Waits until there is a session without a program for the next one.
+fn await_holder(services: &Services) {
+    eventually("a holder waits", Duration::from_secs(60) * slow(), || {
+        match services.host().load.unwrap().holders {
+            1 => Ok(()),
+            other => Err(other),
+        }
+    });
 }
 
 /// Runs something in a session that waits.

@@ -3,12 +3,12 @@
 use std::collections::BTreeMap;
 
 use brig_proto::v1::{CauseKind, ExecutionSpec, ExecutionStatus, Limits, StartKind};
-use brig_tests::Services;
 use brig_tests::services::Setup;
-use brig_tests::spec::{input, sh, small, timeout};
+use brig_tests::spec::{input, sh, small, timeout, with_limits};
+use brig_tests::{Service, Services};
 
 use super::ends::failed_zygotes;
-use super::{await_waiting, pool, prime, run_in_waiting, session, start, waiting};
+use super::{await_holder, await_waiting, pool, prime, run_in_waiting, session, start, waiting};
 
 #[test]
 fn a_session_that_waited_is_used_once() {
@@ -208,4 +208,53 @@ fn nothing_waits_where_the_pool_is_off() {
         assert_eq!(start(&outcome), StartKind::Cold);
     }
     assert_eq!(waiting(&services), 0);
+}
+
+#[test]
+fn what_needs_a_program_of_its_own_finds_a_session_for_it() {
+    let Some(services) = pool(1) else { return };
+    prime(&services);
+    let named = ExecutionSpec {
+        execution_id: "named".to_owned(),
+        ..small("print(1)")
+    };
+    let with_variables = ExecutionSpec {
+        environment: [("TZ".to_owned(), "UTC".to_owned())].into(),
+        ..small("import os; print(os.environ['TZ'])")
+    };
+    let with_files = ExecutionSpec {
+        inputs: vec![input("a.txt", b"in")],
+        ..sh("cat a.txt; echo out > b.txt")
+    };
+    let works = [
+        (named, StartKind::Forked, "1\n"),
+        (with_variables, StartKind::Cold, "UTC\n"),
+        (with_files, StartKind::Cold, "in"),
+    ];
+    for (spec, how, expected) in works {
+        await_holder(&services);
+        let made = services.log(Service::Jailer);
+        let outcome = services.run(spec).expect_success();
+        assert_eq!((start(&outcome), outcome.stdout().as_str()), (how, expected));
+        assert!(made.contains(session(&outcome)), "{}", session(&outcome));
+        if expected == "in" {
+            assert_eq!(outcome.paths(), ["b.txt"]);
+        }
+    }
+    // Who brings the name of a session along has it made.
+    await_holder(&services);
+    let own = ExecutionSpec {
+        session_id: "own1".to_owned(),
+        ..sh("true")
+    };
+    services.run(own).expect_success();
+    assert_eq!(services.host().load.unwrap().holders, 1);
+    // So has who has other limits.
+    let few = Limits {
+        pids: Some(20),
+        ..Limits::default()
+    };
+    let made = services.log(Service::Jailer);
+    let outcome = services.run(with_limits(few, sh("true"))).expect_success();
+    assert!(!made.contains(session(&outcome)));
 }

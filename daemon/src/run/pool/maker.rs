@@ -12,7 +12,7 @@ use brig_jailer::template::Template;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use tokio::net::unix::pipe::Receiver;
 use tokio::time::{sleep, timeout};
-use tracing::{info, warn};
+use tracing::{debug, info, warn};
 
 use super::zygotes::Zygotes;
 use super::{Kind, Waiting};
@@ -56,6 +56,7 @@ pub async fn keep(host: Arc<Host>) {
         }
         fill(&host, &mut zygotes).await;
         host.pool.publish(zygotes.docks());
+        fill_holders(&host, &zygotes).await;
     }
     host.pool.publish(Vec::new());
     host.pool.empty();
@@ -80,7 +81,25 @@ async fn fill(host: &Host, zygotes: &mut Zygotes) {
                 point(Point::DaemonWaiting);
             }
             Err(Problem::Draining) => return,
-            Err(problem) => host.pool.fail(&lacking.kind, &problem),
+            Err(problem) => host.pool.fail(host.pool.lock(), &lacking.kind, &problem),
+        }
+    }
+}
+
+/// The same of sessions without a program.
+async fn fill_holders(host: &Host, zygotes: &Zygotes) {
+    while !host.draining.is_cancelled() {
+        let lacking = host.pool.holders().lacking(std::time::Instant::now());
+        let Some(lacking) = lacking else { return };
+        let dock = zygotes.found(&lacking.kind).map_or(Dock::None, Dock::Of);
+        match make_by(host, &lacking.kind, dock, false).await {
+            Ok(holder) => {
+                debug!(session = %holder.jail.id(), policy = lacking.kind.policy.name, "holder made");
+                host.pool.put(&lacking, holder);
+                point(Point::DaemonHolder);
+            }
+            Err(Problem::Draining) => return,
+            Err(problem) => host.pool.fail(host.pool.holders(), &lacking.kind, &problem),
         }
     }
 }
@@ -90,7 +109,7 @@ async fn make_one(host: &Host, kind: &Kind, zygotes: &mut Zygotes) -> Result<Wai
     let dock = zygotes.dock(host, kind).await;
     host.pool.publish(zygotes.docks());
     if let Some(dock) = dock {
-        match make_by(host, kind, Dock::Of(dock)).await {
+        match make_by(host, kind, Dock::Of(dock), true).await {
             Err(problem) if !matches!(problem, Problem::Draining | Problem::Jail(Refusal::Busy(_))) => {
                 zygotes.lost(host, kind, &problem);
             }
@@ -100,7 +119,7 @@ async fn make_one(host: &Host, kind: &Kind, zygotes: &mut Zygotes) -> Result<Wai
             }
         }
     }
-    make_by(host, kind, Dock::None).await
+    make_by(host, kind, Dock::None, true).await
 }
 
 /// What exists of a session that is being made.
@@ -110,9 +129,20 @@ pub(super) struct Beginning {
     pub(super) process: Option<Process>,
 }
 
-async fn make_by(host: &Host, kind: &Kind, dock: Dock) -> Result<Waiting, Problem> {
+async fn make_by(host: &Host, kind: &Kind, dock: Dock, with_program: bool) -> Result<Waiting, Problem> {
     let mut beginning = Beginning::default();
-    let making = begin(host, kind, dock, &mut beginning);
+    let below = match &dock {
+        Dock::Of(id) => Some(id.clone()),
+        _ => None,
+    };
+    let making = async {
+        if with_program {
+            let (files, enforced, program) = begin(host, kind, dock, &mut beginning).await?;
+            return Ok((files, enforced, Some(program)));
+        }
+        let (_, enforced, files) = start_jail(host, kind, dock, &mut beginning).await?;
+        Ok((files, enforced, None))
+    };
     let made = tokio::select! {
         made = timeout(MOST, making) => made.unwrap_or_else(|_elapsed| {
             let most = u64::try_from(MOST.as_millis()).unwrap_or(u64::MAX);
@@ -120,15 +150,15 @@ async fn make_by(host: &Host, kind: &Kind, dock: Dock) -> Result<Waiting, Proble
         }),
         () = host.draining.cancelled() => Err(Problem::Draining),
     };
-    match (made, beginning.jail, beginning.process) {
-        (Ok((files, enforced, program)), Some(jail), Some(process)) => Ok(Waiting {
+    match (made, beginning.jail) {
+        (Ok((files, enforced, program)), Some(jail)) => Ok(Waiting {
             jail,
             files,
             enforced,
-            process,
-            program,
+            program: beginning.process.zip(program),
+            dock: below,
         }),
-        (made, jail, _) => {
+        (made, jail) => {
             if let Some(mut jail) = jail
                 && !jail.close(CLOSE).await
             {

@@ -83,6 +83,12 @@ impl Zygotes {
         nest.zygote.as_ref().map(|zygote| zygote.jail.id().clone())
     }
 
+    /// The session whose zygote forks for a kind, if there is one.
+    pub(super) fn found(&self, kind: &Kind) -> Option<Id> {
+        let nest = self.0.iter().find(|nest| nest.kind == *kind)?;
+        nest.zygote.as_ref().map(|zygote| zygote.jail.id().clone())
+    }
+
     /// One could not fork: it is put away.
     pub(super) fn lost(&mut self, host: &Host, kind: &Kind, why: &Problem) {
         if let Some(nest) = self.0.iter_mut().find(|nest| nest.kind == *kind) {
@@ -147,7 +153,7 @@ impl Nest {
 
 impl Zygote {
     fn has_ended(&mut self) -> bool {
-        super::has_ended(&mut self.process, &mut self.jail)
+        super::has_ended(Some(&mut self.process), &mut self.jail)
     }
 
     /// Puts it away behind the caller. Its session lasts as long as those that it has forked programs into, for which

@@ -11,12 +11,12 @@ use crate::ids::Id;
 
 impl Jailer {
     /// Makes a session that waits an ordinary one. What can't be taken is closed, which its client hears.
-    pub(in crate::host) fn take(&mut self, id: &Id, execution: &Id) {
+    pub(in crate::host) fn take(&mut self, id: &Id, execution: Option<&Id>) {
         let Some(session) = self.sessions.get_mut(id) else {
             return;
         };
         if !session.can_be_taken(execution) {
-            tracing::warn!(session = %id, execution = %execution, "does not wait and is wanted");
+            tracing::warn!(session = %id, ?execution, "does not wait and is wanted");
             return self.close(id, CloseReason::Died);
         }
         if let Err(error) = session.groups.set_idle(false) {
@@ -101,11 +101,16 @@ impl Jailer {
 }
 
 impl Session {
-    fn can_be_taken(&self, execution: &Id) -> bool {
-        let program = self.executions.get(execution);
-        // pid 1 may be about to say that it has ended.
-        let lives = program.is_some_and(|program| program.lives() && program.leaf.populated());
-        self.waiting && self.phase == Phase::Up && lives
+    fn can_be_taken(&self, execution: Option<&Id>) -> bool {
+        let is_there = match execution {
+            // pid 1 may be about to say that it has ended.
+            Some(execution) => {
+                let program = self.executions.get(execution);
+                program.is_some_and(|program| program.lives() && program.leaf.populated())
+            }
+            None => self.executions.is_empty(),
+        };
+        self.waiting && self.phase == Phase::Up && is_there
     }
 
     fn age_max(&self) -> Duration {
