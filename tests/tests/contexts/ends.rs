@@ -2,7 +2,9 @@
 
 use std::time::Duration;
 
-use brig_proto::v1::{CauseKind, ContextState, ExecutionSpec, ExecutionStatus, Limits, NoticeKind};
+use brig_proto::v1::{
+    CauseKind, ContextState, ExecutionSpec, ExecutionStatus, Limits, NoticeKind, SessionsCreateRequest,
+};
 use brig_tests::spec::{code, span, timeout};
 use brig_tests::{Outcome, daemon, slow};
 
@@ -151,4 +153,24 @@ fn a_reset_gives_a_new_interpreter_and_a_close_ends_it() {
         ..Default::default()
     };
     assert_eq!(daemon.context(taken).unwrap_err().reason, "ID_TAKEN");
+}
+
+#[test]
+fn the_limit_of_an_execution_does_not_bound_the_start() {
+    let daemon = daemon!();
+    daemon.create(SessionsCreateRequest {
+        session_id: MINE.to_owned(),
+        template: "base".to_owned(),
+        limits: Some(Limits {
+            // No interpreter starts in that.
+            timeout: Some(span(Duration::from_millis(20))),
+            start_timeout: Some(span(Duration::from_secs(10) * slow())),
+            ..Limits::default()
+        }),
+        ..SessionsCreateRequest::default()
+    });
+    let kept = Kept { daemon: &daemon };
+    assert_eq!(kept.context(MINE, "python").state(), ContextState::Idle);
+    let outcome = kept.run("while True: pass");
+    assert_eq!(outcome.end(), (ExecutionStatus::Timeout, Some(CauseKind::WallTime)));
 }

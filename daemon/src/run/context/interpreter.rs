@@ -104,7 +104,8 @@ async fn begin(host: &Host, session: &Session, context: &Context, start: Start) 
         environment: environment.into_iter().map(bytes).collect(),
         stdin: false,
         merge_stderr: false,
-        timeout_ms: session.limits.timeout_ms,
+        // What it takes to start is bounded below; the limit of an execution is none of it.
+        timeout_ms: session.policy.limits.timeout.max.millis(),
         terminal: None,
         cpu_time_ms: session.times.cpu_ms,
         memo: context.memo_of_next().encode(),
