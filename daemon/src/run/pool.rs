@@ -436,13 +436,7 @@ impl Ahead {
     /// Begins to make the session ready, behind the caller: it has its place already, and no file goes in.
     pub fn begin(self, walk: Walk) -> Self {
         match self {
-            Self::Reserved(reserved) => Self::Readying(tokio::spawn(async move {
-                let mut ready = reserved.claim().await?;
-                if let Some(waiting) = &mut ready.reserved.waiting {
-                    ready.walked = Some(waiting.files.snapshot(walk).await);
-                }
-                Some(ready)
-            })),
+            Self::Reserved(reserved) => Self::Readying(tokio::spawn(reserved.claim(Some(walk)))),
             begun @ Self::Readying(_) => begun,
         }
     }
@@ -450,7 +444,7 @@ impl Ahead {
     /// The session, ready; `None` if it has ended meanwhile, and nothing of it is left.
     pub async fn ready(self) -> Option<Ready> {
         match self {
-            Self::Reserved(reserved) => reserved.claim().await,
+            Self::Reserved(reserved) => reserved.claim(None).await,
             Self::Readying(ready) => ready.await.ok().flatten(),
         }
     }
@@ -464,31 +458,46 @@ impl Ready {
 }
 
 impl Reserved {
-    /// Makes the session an ordinary one.
-    async fn claim(mut self) -> Option<Ready> {
+    /// Makes the session an ordinary one, and looks at its files meanwhile, if that is asked for.
+    async fn claim(mut self, walk: Option<Walk>) -> Option<Ready> {
         let waiting = self.waiting.as_mut()?;
-        let request = Request::Take {
-            session: waiting.jail.id().clone(),
-            execution: waiting.program.as_ref().map(|(process, _)| process.id().clone()),
-        };
-        if waiting.jail.ask(request).await.is_ok() {
-            while let Some(message) = waiting.jail.next().await {
-                match message.event {
-                    Event::Taken { .. } => {
-                        return Some(Ready {
-                            reserved: self,
-                            walked: None,
-                        });
-                    }
-                    Event::Closed { .. } => break,
-                    event => debug!(?event, "jailer event passed over"),
-                }
+        let Waiting {
+            jail, files, program, ..
+        } = waiting.as_mut();
+        let taking = take(jail, program.as_ref().map(|(process, _)| process.id().clone()));
+        let walking = async {
+            match walk {
+                Some(walk) => Some(files.snapshot(walk).await),
+                None => None,
             }
+        };
+        let (is_taken, walked) = tokio::join!(taking, walking);
+        if is_taken {
+            return Some(Ready { reserved: self, walked });
         }
         waiting.close().await;
         self.waiting = None;
         None
     }
+}
+
+/// Has the jailer make a session an ordinary one.
+async fn take(jail: &mut Jail, execution: Option<Id>) -> bool {
+    let request = Request::Take {
+        session: jail.id().clone(),
+        execution,
+    };
+    if jail.ask(request).await.is_err() {
+        return false;
+    }
+    while let Some(message) = jail.next().await {
+        match message.event {
+            Event::Taken { .. } => return true,
+            Event::Closed { .. } => return false,
+            event => debug!(?event, "jailer event passed over"),
+        }
+    }
+    false
 }
 
 impl Drop for Reserved {

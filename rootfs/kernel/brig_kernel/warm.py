@@ -104,12 +104,19 @@ def attempt(code: str) -> None:
 
 
 def rehearse(channel: Channel, code: str) -> None:
-    """Runs the template's line once more, in the session that waits: what it and code like it write to is memory of this
-    process afterwards, and need not be copied from the zygote's when somebody waits for the answer.
+    """Runs the template's line once more, in the session that waits, and reads and compiles it as a program: what that and
+    code like it write to is memory of this process afterwards, and need not be copied from the zygote's when somebody
+    waits for the answer.
     """
+    from brig_kernel.channel import decode, encode
+    from brig_kernel.program import Program
+
     channel.muted = True
     with _Silence():
         attempt(code)
+        request = encode({"op": "run", "code": code, "argv": [""], "threads": 1})
+        Program.of(decode(request.encode())).compile()
+        print()
     channel.muted = False
 
 
