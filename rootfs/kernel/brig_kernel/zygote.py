@@ -31,6 +31,8 @@ MAX_LEFT = 4 << 20
 LARGE = 2 << 20
 LARGEST = 256 << 20
 COLLAPSE = 25
+# How many words of 32 bits the state of numpy's legacy generator has.
+WORDS = 624
 
 
 class NoZygoteError(Exception):
@@ -158,8 +160,12 @@ def put(path: str, mode: int, content: bytes | None) -> None:
         if content is None:
             os.mkdir(path)
         else:
-            with open(path, "xb") as file:
-                file.write(content)
+            # What makes a file object of it writes to 30 pages more.
+            file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC)
+            view = memoryview(content)
+            while view:
+                view = view[os.write(file, view) :]
+            os.close(file)
         os.chmod(path, mode)
     except OSError:
         pass  # A full disk: the module that misses it says so.
@@ -171,9 +177,11 @@ def descriptors() -> set[str]:
 
 def reseed() -> None:
     """Gives this process random numbers of its own. `random` does that by itself, after each fork."""
-    numpy = sys.modules.get("numpy.random")
-    if numpy is not None:
-        numpy.seed()
+    if "numpy.random" in sys.modules:
+        numpy = sys.modules["numpy"]
+        # The state as a whole: seed() makes it of fewer bits and writes to twice as many pages.
+        words = numpy.frombuffer(os.urandom(4 * WORDS), dtype=numpy.uint32)
+        numpy.random.set_state(("MT19937", words, WORDS))
     ssl = sys.modules.get("_ssl")
     if ssl is not None:
         ssl.RAND_add(os.urandom(64), 64.0)
