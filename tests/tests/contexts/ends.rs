@@ -3,10 +3,12 @@
 use std::time::Duration;
 
 use brig_proto::v1::{
-    CauseKind, ContextState, ExecutionSpec, ExecutionStatus, Limits, NoticeKind, SessionsCreateRequest,
+    CauseKind, ContextState, ContextsCreateRequest, ExecutionSpec, ExecutionStatus, Limits, NoticeKind,
+    SessionsCreateRequest,
 };
+use brig_tests::policies::Policies;
 use brig_tests::spec::{code, span, timeout};
-use brig_tests::{Outcome, daemon, slow};
+use brig_tests::{Daemon, Outcome, daemon, slow};
 
 use super::{Kept, MINE, has_state};
 
@@ -173,4 +175,32 @@ fn the_limit_of_an_execution_does_not_bound_the_start() {
     assert_eq!(kept.context(MINE, "python").state(), ContextState::Idle);
     let outcome = kept.run("while True: pass");
     assert_eq!(outcome.end(), (ExecutionStatus::Timeout, Some(CauseKind::WallTime)));
+}
+
+#[test]
+fn an_interpreter_that_nobody_uses_has_no_limit_of_time() {
+    let short = [("timeout = { default = \"30s\", max = \"300s\" }", "timeout = \"1s\"")];
+    let Some(policies) = Policies::with(&[]).map(|policies| policies.and("short", &short)) else {
+        return;
+    };
+    let daemon = Daemon::start_with(policies.path()).unwrap();
+    daemon.create(SessionsCreateRequest {
+        session_id: MINE.to_owned(),
+        policy: "short".to_owned(),
+        template: "base".to_owned(),
+        ..SessionsCreateRequest::default()
+    });
+    let kept = Kept { daemon: &daemon };
+    // One second is the time of an execution, and the most that anybody may ask for.
+    let request = ContextsCreateRequest {
+        session_id: MINE.to_owned(),
+        context_id: MINE.to_owned(),
+        language: "bash".to_owned(),
+        ..ContextsCreateRequest::default()
+    };
+    daemon.context(request).unwrap();
+    std::thread::sleep(Duration::from_millis(1500));
+    let outcome = kept.run("echo 1").expect_success();
+    assert_eq!(outcome.notices(NoticeKind::ContextReplaced).len(), 0);
+    assert_eq!((outcome.stdout().as_str(), kept.shown().generation), ("1\n", 1));
 }

@@ -120,13 +120,18 @@ async fn begin(host: &Host, session: &Session, context: &Context, start: Start) 
         }
     };
     match (started, line) {
-        (Ok(pid), Some(line)) => Ok(Live {
-            process,
-            line,
-            pid,
-            forked: start == Start::Fork,
-            laps: 0,
-        }),
+        (Ok(pid), Some(line)) => {
+            let mut live = Live {
+                process,
+                line,
+                pid,
+                forked: start == Start::Fork,
+                laps: 0,
+            };
+            // From here on it has no limit of time until it has something to run.
+            live.lap(None).await;
+            Ok(live)
+        }
         (started, line) => {
             process.kill().await;
             end_of(&mut process).await;
