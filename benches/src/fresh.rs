@@ -104,7 +104,7 @@ impl Turns for Fresh<'_> {
 impl Series {
     fn new(work: Work, start: Start) -> Self {
         let how = match start {
-            Start::Demand => "",
+            Start::Demand => " by a fork",
             Start::Pool => " from the pool",
         };
         let moments = MOMENTS.map(|moment| {

@@ -31,7 +31,7 @@ pub(crate) fn live(
                 sessions.push(ours.keep_small());
             }
             for _ in 0..STARTS {
-                let span = millis(ours.fresh(PRINT)?.first_output);
+                let span = millis(ours.made(PRINT)?.first_output);
                 measured[number].ours.push(span);
                 if number == 0 {
                     let others = measured.iter_mut().skip(1);

@@ -58,7 +58,7 @@ pub(crate) enum Rows {
     PoolPrint,
     /// An import of pandas in one
     PoolPandas,
-    /// print(1) in a fresh session that is made on demand
+    /// print(1) in a fresh session, into which an interpreter is forked on demand
     FreshPrint,
     /// An import of pandas in one
     FreshPandas,

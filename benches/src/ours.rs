@@ -140,6 +140,17 @@ impl Ours {
         Ok(times)
     }
 
+    /// The same in a session that is made for it: for one with a name of its own none is made ahead.
+    pub(crate) fn made(&self, work: Work) -> anyhow::Result<Times> {
+        let spec = ExecutionSpec {
+            session_id: new_id(),
+            ..code(work.source)
+        };
+        let times = self.run(spec, self.on_demand, work.expected)?;
+        self.rest()?;
+        Ok(times)
+    }
+
     /// Runs Python code in a session that has waited for it.
     pub(crate) fn waited(&self, work: Work) -> anyhow::Result<Times> {
         let times = self.run(code(work.source), StartKind::Pool, work.expected)?;

@@ -58,7 +58,7 @@ fn a_short_run_leaves_a_report_as_it_is_described() {
     };
     // Needs nothing that the bench has to install.
     assert!(
-        found("fresh session, print(1), to first output", "bare python3"),
+        found("fresh session by a fork, print(1), to first output", "bare python3"),
         "{rows:#?}"
     );
     assert!(
@@ -82,7 +82,7 @@ fn a_short_run_leaves_a_report_as_it_is_described() {
     }
 
     let table = std::fs::read_to_string(folder.path().join("report.txt")).unwrap();
-    assert!(table.contains("fresh session, pandas, torn down"), "{table}");
+    assert!(table.contains("fresh session by a fork, pandas, torn down"), "{table}");
     let plots = files(&folder.path().join("plots"));
     assert!(
         plots.contains(&folder.path().join("plots/upload-of-1-mb-sha-256-included.svg")),
