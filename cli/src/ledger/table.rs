@@ -53,6 +53,7 @@ fn who(document: &EntryDocument) -> String {
         "accepted" | "finished" | "refused" | "session_created"
     );
     match &document.origin {
+        Some(origin) if asks && document.user.is_empty() => origin.user.clone(),
         Some(origin) if asks && !origin.user.is_empty() => format!("{} for {}", document.user, origin.user),
         _ => document.user.clone(),
     }
