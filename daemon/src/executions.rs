@@ -386,7 +386,13 @@ impl ExecutionsService {
                     let walk = collect::walk(&job);
                     job.ahead = job.ahead.map(|ahead| ahead.begin(walk));
                 }
-                recorded.await?;
+                if let Err(problem) = recorded.await {
+                    // Before another one has its place.
+                    if let Some(ahead) = job.ahead.take() {
+                        ahead.close().await;
+                    }
+                    return Err(problem);
+                }
                 let task = session::run(Arc::clone(&host), execution, job, admission);
                 host.tasks.spawn(task);
             }

@@ -1,7 +1,7 @@
 //! Sessions that are made ahead: each has its jail, and in it an interpreter that has imported what the template names and
 //! waits for its request. Nothing of any client has been in one; each is used once or not at all.
 //!
-//! A request gets one that asks for nothing that had to be known when it was made (`Kind::of`); it takes its names along.
+//! A request gets one that asks for nothing that had to be known when it was made (`is_plain`, `Kind::of`); it takes its names along.
 //! Everybody else, and whoever finds none, gets a session that is made for it. What was asked for is made again behind the
 //! request ([`keep`]). The jailer makes such a session as any other, by the same steps; what waits is closed by it when this
 //! daemon goes.
@@ -82,12 +82,15 @@ struct Kind {
     quantities: Quantities,
     /// Whether it is one of kept sessions: none of them waits, but a zygote forks the interpreters of their contexts.
     contexts: bool,
+    /// Whether programs are started in it, and none is forked: it lies beside all zygotes.
+    starts: bool,
 }
 
 impl PartialEq for Kind {
     fn eq(&self, other: &Self) -> bool {
         (&self.owner, &self.policy.name, &self.policy.hash) == (&other.owner, &other.policy.name, &other.policy.hash)
-            && (&self.template, self.quantities, self.contexts) == (&other.template, other.quantities, other.contexts)
+            && (&self.template, self.quantities) == (&other.template, other.quantities)
+            && (self.contexts, self.starts) == (other.contexts, other.starts)
     }
 }
 
@@ -151,7 +154,7 @@ impl Pool {
             return;
         };
         let mut taken = None;
-        if is_plain(job) {
+        if !kind.starts {
             // Names can't be given to what has some; but such a job shall have a zygote the next time.
             if job.named == [false, false] {
                 taken = self.lock().take(&kind, Instant::now());
@@ -176,15 +179,14 @@ impl Pool {
         }
     }
 
-    /// Takes a holder whose zygote forks.
+    /// Takes a holder: of what is forked, one whose zygote forks.
     fn hold(&self, kind: &Kind) -> Option<Waiting> {
-        let (dock, mut holders) = (self.dock(kind), self.holders());
-        while let Some(holder) = holders.take(kind, Instant::now()) {
-            if holder.dock == dock {
-                return Some(holder);
-            }
-            self.put_away(holder);
+        let dock = self.dock(kind);
+        let holder = self.holders().take(kind, Instant::now())?;
+        if holder.dock == dock {
+            return Some(holder);
         }
+        self.put_away(holder);
         None
     }
 
@@ -287,10 +289,10 @@ impl Pool {
     }
 
     /// Notes that one could not be made, or has ended. The first of several is told to people.
-    fn fail(&self, mut shelves: MutexGuard<'_, Shelves<Kind, Waiting>>, kind: &Kind, why: &dyn std::fmt::Display) {
+    fn fail(&self, kind: &Kind, why: &dyn std::fmt::Display) {
         self.failed.fetch_add(1, Ordering::Relaxed);
         let (policy, template) = (kind.policy.id(), &kind.template.id);
-        let failures = shelves.failed(kind, Instant::now());
+        let failures = self.lock().failed(kind, Instant::now());
         match failures {
             1 => {
                 warn!(policy, template, why = %why, "no session made ahead; sessions are made when they are asked for")
@@ -299,15 +301,28 @@ impl Pool {
         }
     }
 
+    /// The same of one without a program, whose want costs whoever asks some milliseconds.
+    fn fail_holder(&self, kind: &Kind, why: &dyn std::fmt::Display) {
+        self.failed.fetch_add(1, Ordering::Relaxed);
+        let (policy, template) = (kind.policy.id(), &kind.template.id);
+        self.holders().failed(kind, Instant::now());
+        debug!(policy, template, why = %why, "no holder");
+    }
+
     /// Puts away what has ended or is not wanted any more.
     fn tidy(&self) {
         let now = Instant::now();
+        let ended = self.lock().ended(Waiting::has_ended);
+        for (kind, waiting) in ended {
+            self.fail(&kind, &"it ended before anybody wanted it");
+            self.put_away(waiting);
+        }
+        let ended = self.holders().ended(Waiting::has_ended);
+        for (kind, waiting) in ended {
+            self.fail_holder(&kind, &"it ended before anybody wanted it");
+            self.put_away(waiting);
+        }
         for shelves in [Self::lock, Self::holders] {
-            let ended = shelves(self).ended(Waiting::has_ended);
-            for (kind, waiting) in ended {
-                self.fail(shelves(self), &kind, &"it ended before anybody wanted it");
-                self.put_away(waiting);
-            }
             let surplus = shelves(self).surplus(now);
             surplus.into_iter().for_each(|waiting| self.put_away(waiting));
         }
@@ -358,6 +373,7 @@ impl Kind {
             template: job.template.clone(),
             quantities,
             contexts: false,
+            starts: !is_plain(job),
         })
     }
 
@@ -373,6 +389,7 @@ impl Kind {
             template: session.template.clone(),
             quantities,
             contexts: true,
+            starts: false,
         })
     }
 }
@@ -436,7 +453,10 @@ impl Ahead {
     /// Begins to make the session ready, behind the caller: it has its place already, and no file goes in.
     pub fn begin(self, walk: Walk) -> Self {
         match self {
-            Self::Reserved(reserved) => Self::Readying(tokio::spawn(reserved.claim(Some(walk)))),
+            Self::Reserved(reserved) => {
+                let tracker = reserved.pool.closing.clone();
+                Self::Readying(tracker.spawn(reserved.claim(Some(walk))))
+            }
             begun @ Self::Readying(_) => begun,
         }
     }
@@ -446,6 +466,18 @@ impl Ahead {
         match self {
             Self::Reserved(reserved) => reserved.claim(None).await,
             Self::Readying(ready) => ready.await.ok().flatten(),
+        }
+    }
+
+    /// Closes the session, which nobody wants any more.
+    pub async fn close(self) {
+        let closing = async {
+            if let Some(mut waiting) = self.ready().await.and_then(Ready::into_waiting) {
+                waiting.close().await;
+            }
+        };
+        if tokio::time::timeout(CLOSE, closing).await.is_err() {
+            warn!("a session that nobody wants was not confirmed closed");
         }
     }
 }
@@ -547,7 +579,7 @@ mod tests {
     }
 
     #[test]
-    fn what_had_to_be_known_before_makes_a_job_one_of_no_kind() {
+    fn what_had_to_be_known_before_is_started_and_other_limits_are_of_no_kind() {
         let plain = || Job {
             work: Work::Code {
                 source: String::new(),
@@ -557,18 +589,21 @@ mod tests {
             ..crate::run::testing::job("e1")
         };
         let principal = crate::run::testing::principal();
-        assert!(Kind::of(&plain(), Share::All, &principal).is_some());
-        let changes: [fn(&mut Job); 5] = [
+        let starts = |job: &Job| Kind::of(job, Share::All, &principal).map(|kind| kind.starts);
+        assert_eq!(starts(&plain()), Some(false));
+        let changes: [fn(&mut Job); 4] = [
             |job| job.environment = vec![(b"A".to_vec(), b"b".to_vec())],
             |job| job.stdin = Some(Vec::new()),
             |job| job.merge_stderr = true,
             |job| job.conditions.times.cpu_ms = Some(1),
-            |job| job.conditions.limits.memory_bytes += 1,
         ];
         for (number, change) in changes.iter().enumerate() {
             let mut job = plain();
             change(&mut job);
-            assert!(Kind::of(&job, Share::All, &principal).is_none(), "{number}");
+            assert_eq!(starts(&job), Some(true), "{number}");
         }
+        let mut greedy = plain();
+        greedy.conditions.limits.memory_bytes += 1;
+        assert_eq!(starts(&greedy), None);
     }
 }

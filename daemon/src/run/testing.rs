@@ -28,7 +28,7 @@ pub(super) fn job(id: &str) -> Job {
     Job {
         execution: Id::parse(id).unwrap(),
         session: Id::parse(&format!("s{id}")).unwrap(),
-        named: false,
+        named: [false; 2],
         request: None,
         work: Work::Command {
             argv: vec![b"true".to_vec()],

@@ -112,12 +112,18 @@ def rehearse(channel: Channel, code: str) -> None:
     from brig_kernel.program import Program
 
     channel.muted = True
-    with _Silence():
-        attempt(code)
-        request = encode({"op": "run", "code": code, "argv": [""], "threads": 1})
-        Program.of(decode(request.encode())).compile()
-        print()
-    channel.muted = False
+    try:
+        with _Silence():
+            request = encode({"op": "run", "code": code, "argv": [""], "threads": 1})
+            Program.of(decode(request.encode())).compile()
+            print()
+            exec(compile(code, "<warm-up>", "exec", dont_inherit=True), {"__name__": "__warm_up__"})
+    except KeyboardInterrupt:
+        raise  # It is for the program that is to run, and ends it.
+    except BaseException:
+        pass
+    finally:
+        channel.muted = False
 
 
 def settle() -> None:

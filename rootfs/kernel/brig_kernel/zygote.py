@@ -162,10 +162,12 @@ def put(path: str, mode: int, content: bytes | None) -> None:
         else:
             # What makes a file object of it writes to 30 pages more.
             file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC)
-            view = memoryview(content)
-            while view:
-                view = view[os.write(file, view) :]
-            os.close(file)
+            try:
+                view = memoryview(content)
+                while view:
+                    view = view[os.write(file, view) :]
+            finally:
+                os.close(file)
         os.chmod(path, mode)
     except OSError:
         pass  # A full disk: the module that misses it says so.

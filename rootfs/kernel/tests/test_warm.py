@@ -1,11 +1,13 @@
 """What is done before there is a request."""
 
 import re
+import subprocess
+import sys
 import tempfile
 import unittest
 from typing import Any
 
-from tests.kernel import Kernel, Outcome, frame, run
+from tests.kernel import KERNEL, Kernel, Outcome, frame, run
 
 
 def warmed(source: str, **warm: Any) -> Outcome:
@@ -90,3 +92,40 @@ class Warm(unittest.TestCase):
         with tempfile.TemporaryDirectory() as folder:
             outcome = Kernel(folder, frame({"op": "warm", "imports": []}), {}, framed=True).finish()
         self.assertEqual((outcome.code, [event["ev"] for event in outcome.events]), (2, ["warm"]))
+
+
+# What a session does that waits, without a zygote.
+REHEARSE = """
+import os, sys
+sys.path.insert(0, sys.argv[1])
+from brig_kernel import warm
+from brig_kernel.channel import Channel
+(requests, asks), (answers, events) = os.pipe(), os.pipe()
+channel = Channel(requests, events)
+before = sorted(os.listdir('/proc/self/fd'))
+print('waits', not channel.comes_within(1))
+try:
+    warm.rehearse(channel, sys.argv[2])
+except KeyboardInterrupt:
+    print('interrupted')
+print('x' in globals(), channel.muted, sorted(os.listdir('/proc/self/fd')) == before)
+os.write(asks, b'.')
+print('comes', channel.comes_within(1000))
+"""
+
+
+class Rehearsal(unittest.TestCase):
+    def rehearsed(self, line: str) -> str:
+        words = [sys.executable, "-I", "-u", "-c", REHEARSE, str(KERNEL.parent), line]
+        done = subprocess.run(words, capture_output=True, text=True, check=True, timeout=60)
+        self.assertEqual(done.stderr, "")
+        return done.stdout
+
+    def test_it_leaves_nothing_whatever_the_line_does(self):
+        for line in ("x = 1; print('mine'); print(x, 'mine')", "def (", "1 / 0", "raise SystemExit(3)"):
+            with self.subTest(line):
+                self.assertEqual(self.rehearsed(line), "waits True\nFalse False True\ncomes True\n")
+
+    def test_an_interrupt_is_for_the_program(self):
+        said = self.rehearsed("raise KeyboardInterrupt")
+        self.assertEqual(said, "waits True\ninterrupted\nFalse False True\ncomes True\n")

@@ -141,14 +141,17 @@ fn a_session_that_waits_runs_the_templates_line_itself() {
     let faults = |outcome: &brig_tests::Outcome| outcome.stdout().trim().parse::<u64>().unwrap();
     services.run(code(source)).expect_success();
     await_waiting(&services, 1);
-    // Who brings a name along is given no session that has one.
-    let forked = services.run(ExecutionSpec {
-        execution_id: "named".to_owned(),
-        ..code(source)
+    // Who brings a name along is given no session that has one. On a busy host one may have waited for its request.
+    let forked = ["one", "two", "three", "four", "five"].map(|name| {
+        let outcome = services.run(ExecutionSpec {
+            execution_id: name.to_owned(),
+            ..code(source)
+        });
+        assert_eq!(start(&outcome), StartKind::Forked);
+        faults(&outcome.expect_success())
     });
-    assert_eq!(start(&forked), StartKind::Forked);
     // What pandas writes to for two numbers is some hundreds of pages.
-    let least = faults(&forked.expect_success()) + 300;
+    let least = forked.iter().min().unwrap() + 300;
     eventually("it has run the line", Duration::from_secs(60) * slow(), || {
         std::thread::sleep(Duration::from_millis(300));
         let found = faults(&run_in_waiting(&services, code(source)).expect_success());

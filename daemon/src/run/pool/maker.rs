@@ -56,7 +56,10 @@ pub async fn keep(host: Arc<Host>) {
         }
         fill(&host, &mut zygotes).await;
         host.pool.publish(zygotes.docks());
-        fill_holders(&host, &zygotes).await;
+        // A place is for what has a program first.
+        if !host.pool.lock().lacks() {
+            fill_holders(&host, &zygotes).await;
+        }
     }
     host.pool.publish(Vec::new());
     host.pool.empty();
@@ -81,7 +84,7 @@ async fn fill(host: &Host, zygotes: &mut Zygotes) {
                 point(Point::DaemonWaiting);
             }
             Err(Problem::Draining) => return,
-            Err(problem) => host.pool.fail(host.pool.lock(), &lacking.kind, &problem),
+            Err(problem) => host.pool.fail(&lacking.kind, &problem),
         }
     }
 }
@@ -99,7 +102,7 @@ async fn fill_holders(host: &Host, zygotes: &Zygotes) {
                 point(Point::DaemonHolder);
             }
             Err(Problem::Draining) => return,
-            Err(problem) => host.pool.fail(host.pool.holders(), &lacking.kind, &problem),
+            Err(problem) => host.pool.fail_holder(&lacking.kind, &problem),
         }
     }
 }

@@ -110,6 +110,11 @@ impl<K: Clone + PartialEq, W> Shelves<K, W> {
         })
     }
 
+    /// Whether fewer wait than shall, be it that one is not to be made now.
+    pub(super) fn lacks(&mut self) -> bool {
+        self.with_room().any(|(shelf, room)| shelf.waiting.len() < room)
+    }
+
     /// Puts one where it waits; gives it back if it is not wanted any more.
     pub(super) fn put(&mut self, lacking: &Lacking<K>, made: W) -> Option<W> {
         let is_current = lacking.round == self.round;
