@@ -1,8 +1,9 @@
 //! The durable record: who asked, what ran, what came out.
 //!
 //! One thread owns the SQLite database and takes requests from a bounded channel. An `accept` is committed before its
-//! answer but not synced (a crash of the host may lose it, a crash of brigd can't); a `finish` is synced, and all that
-//! wait at one time share one transaction. Accepts are written first, so that they don't wait for that sync.
+//! answer but not synced (a crash of the host may lose it, a crash of brigd can't), in short if it comes alone
+//! (`promises`); a `finish` is synced, and all that wait at one time share one transaction. Accepts are written first, so
+//! that they don't wait for that sync.
 //!
 //! `entries` is append-only: every entry is one JSON text, never changed, in the order of its number, and a chain of
 //! hashes (`chain`) runs over them. Code and output lie in `bodies`, what names people in `names`, and an entry holds only
@@ -22,6 +23,7 @@ mod database;
 mod entry;
 mod error;
 mod names;
+mod promises;
 mod query;
 mod read;
 mod readers;
@@ -40,6 +42,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant, SystemTime};
 
+use tokio::runtime::Builder;
 use tokio::sync::{mpsc, oneshot, watch};
 use tracing::{info, warn};
 
@@ -96,6 +99,8 @@ pub struct Ledger {
     refusals: Arc<Refusals>,
     /// The head of the chain.
     head: watch::Receiver<Head>,
+    /// Whether there are accepts that are not among the entries yet.
+    promised: Arc<AtomicBool>,
     rewriting: Arc<AtomicBool>,
 }
 
@@ -111,19 +116,22 @@ impl Ledger {
     pub fn open_with(path: &Path, options: &Options) -> Result<Self, LedgerError> {
         let writer = Writer::open(path, options)?;
         let (requests, inbox) = mpsc::channel(QUEUE);
-        let (head, rewriting) = (writer.head(), writer.rewriting());
+        let (head, promised, rewriting) = (writer.head(), writer.promised(), writer.rewriting());
+        let failed = |source| LedgerError::File {
+            path: path.to_owned(),
+            source,
+        };
+        let clock = Builder::new_current_thread().enable_time().build().map_err(failed)?;
         std::thread::Builder::new()
             .name("ledger".to_owned())
-            .spawn(move || writer.run(inbox))
-            .map_err(|source| LedgerError::File {
-                path: path.to_owned(),
-                source,
-            })?;
+            .spawn(move || writer.run(inbox, &clock))
+            .map_err(failed)?;
         Ok(Self {
             requests,
             readers: Readers::new(path.to_owned()),
             refusals: Arc::default(),
             head,
+            promised,
             rewriting,
         })
     }
@@ -239,6 +247,7 @@ impl Ledger {
 
     /// Reads some entries.
     pub async fn batch(&self, filter: Filter, start: Start, most: Most) -> Result<Batch, LedgerError> {
+        self.entered().await?;
         self.readers
             .read(move |connection| query::batch(connection, &filter, start, most))
             .await
@@ -246,6 +255,7 @@ impl Ledger {
 
     /// Computes the chain again, in batches: other reads come between.
     pub async fn verify(&self, range: Range) -> Result<Verdict, LedgerError> {
+        self.entered().await?;
         let begin = move |connection: &rusqlite::Connection| verify::Verification::begin(connection, range);
         let mut verification = self.readers.read(begin).await?;
         while !verification.done {
@@ -260,6 +270,7 @@ impl Ledger {
 
     /// Counts the entries that [`Ledger::erase`] would take something from.
     pub async fn count(&self, filter: Filter) -> Result<u64, LedgerError> {
+        self.entered().await?;
         let last = self.head.borrow().number;
         self.readers
             .read(move |connection| removal::count(connection, &filter, last))
@@ -271,6 +282,7 @@ impl Ledger {
     ///
     /// Ends with the database written anew, which takes its time if it is big; nothing is accepted meanwhile.
     pub async fn erase(&self, filter: Filter, mut record: Erased) -> Result<u64, LedgerError> {
+        self.entered().await?;
         let last = self.head.borrow().number;
         record.entries = self.count(filter.clone()).await?;
         let entries = record.entries;
@@ -357,6 +369,14 @@ impl Ledger {
                 answer => return answer,
             }
         }
+    }
+
+    /// Waits until all that was accepted is among the entries.
+    async fn entered(&self) -> Result<(), LedgerError> {
+        if self.promised.load(Ordering::Acquire) {
+            self.look(Look::Entered).await?;
+        }
+        Ok(())
     }
 
     async fn look<T>(&self, look: impl FnOnce(Answer<T>) -> Look) -> Result<T, LedgerError> {

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use rusqlite::{OptionalExtension, Transaction, params};
+use rusqlite::{Connection, OptionalExtension, Transaction, params};
 use serde::Serialize;
 use serde_json::{Map, Value, json};
 
@@ -112,17 +112,11 @@ impl Entry {
 }
 
 impl Pen<'_> {
-    fn accept(&mut self, accept: &Accept) -> rusqlite::Result<Result<(), Problem>> {
+    pub(super) fn accept(&mut self, accept: &Accept) -> rusqlite::Result<Result<(), Problem>> {
         let execution = accept.execution.as_str();
-        let time_ms = to_millis(accept.time);
-        let new = New {
-            tenant: &accept.tenant,
-            request: accept.request.as_deref(),
-            sha256: accept.request_sha256.as_deref(),
-            made: Made::Execution(accept.execution.clone()),
-            time_ms,
-        };
-        if let Some(problem) = self.check_new(&new, (!accept.kept).then_some(&accept.session))? {
+        let new = new_execution(accept);
+        let time_ms = new.time_ms;
+        if let Some(problem) = self.check_new(&new, made_session(accept))? {
             return Ok(Err(problem));
         }
         let columns = Columns {
@@ -156,29 +150,13 @@ impl Pen<'_> {
         Ok(Ok(()))
     }
 
-    /// Remembers the request, unless it came before or one of the ids is not free. Session ids are names of hosts and
-    /// groups, also of sessions that are made for one execution.
+    /// Remembers the request, unless there is a problem with it.
     fn check_new(&self, new: &New<'_>, session: Option<&Id>) -> rusqlite::Result<Option<Problem>> {
-        // What came before has its ids already: it counts first.
-        if let Some(request) = new.request
-            && let Some(known) = requests::find(self.transaction, new.tenant, request, new.time_ms)?
-        {
-            return Ok(Some(Problem::Repeated(known)));
+        let problem = problem(self.transaction, new, session)?;
+        if problem.is_none() {
+            requests::remember(self.transaction, new)?;
         }
-        let exists = |sql: &str, id: &Id| self.transaction.prepare_cached(sql)?.exists(params![id.as_str()]);
-        if let Made::Execution(execution) = &new.made
-            && exists("SELECT 1 FROM executions WHERE execution = ?1", execution)?
-        {
-            return Ok(Some(Problem::Exists(execution.clone())));
-        }
-        if let Some(session) = session
-            && (exists("SELECT 1 FROM sessions WHERE session = ?1", session)?
-                || exists("SELECT 1 FROM executions WHERE session = ?1", session)?)
-        {
-            return Ok(Some(Problem::Exists(session.clone())));
-        }
-        requests::remember(self.transaction, new)?;
-        Ok(None)
+        Ok(problem)
     }
 
     fn finish(&mut self, finish: &Finish) -> rusqlite::Result<Result<(), Problem>> {
@@ -439,6 +417,50 @@ impl Pen<'_> {
             })
             .optional()
     }
+}
+
+/// Why an execution may not be accepted.
+pub(super) fn accept_problem(connection: &Connection, accept: &Accept) -> rusqlite::Result<Option<Problem>> {
+    problem(connection, &new_execution(accept), made_session(accept))
+}
+
+fn new_execution(accept: &Accept) -> New<'_> {
+    New {
+        tenant: &accept.tenant,
+        request: accept.request.as_deref(),
+        sha256: accept.request_sha256.as_deref(),
+        made: Made::Execution(accept.execution.clone()),
+        time_ms: to_millis(accept.time),
+    }
+}
+
+/// The session that is made for an execution, if it is not a kept one.
+fn made_session(accept: &Accept) -> Option<&Id> {
+    (!accept.kept).then_some(&accept.session)
+}
+
+/// Whether a request came before, or one of the ids is not free. Session ids are names of hosts and groups, also of
+/// sessions that are made for one execution.
+fn problem(connection: &Connection, new: &New<'_>, session: Option<&Id>) -> rusqlite::Result<Option<Problem>> {
+    // What came before has its ids already: it counts first.
+    if let Some(request) = new.request
+        && let Some(known) = requests::find(connection, new.tenant, request, new.time_ms)?
+    {
+        return Ok(Some(Problem::Repeated(known)));
+    }
+    let exists = |sql: &str, id: &Id| connection.prepare_cached(sql)?.exists(params![id.as_str()]);
+    if let Made::Execution(execution) = &new.made
+        && exists("SELECT 1 FROM executions WHERE execution = ?1", execution)?
+    {
+        return Ok(Some(Problem::Exists(execution.clone())));
+    }
+    if let Some(session) = session
+        && (exists("SELECT 1 FROM sessions WHERE session = ?1", session)?
+            || exists("SELECT 1 FROM executions WHERE session = ?1", session)?)
+    {
+        return Ok(Some(Problem::Exists(session.clone())));
+    }
+    Ok(None)
 }
 
 impl Begun {

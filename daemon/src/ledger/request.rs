@@ -42,6 +42,8 @@ pub(super) enum Look {
     Get(Id, Answer<Option<Record>>),
     /// Of a tenant, a request.
     Requested(String, String, Answer<Option<Requested>>),
+    /// Whether all that was accepted is among the entries; it is when this is answered.
+    Entered(Answer<()>),
 }
 
 /// What is to be removed.
@@ -94,5 +96,21 @@ impl Batch {
             }
         }
         batch
+    }
+
+    /// Takes out the accept of an execution, if that is all there is.
+    pub(super) fn take_single_accept(&mut self) -> Option<(Box<Accept>, Answer<()>)> {
+        let others =
+            self.finishes.len() + self.settles.len() + self.removals.len() + self.looks.len() + self.open_ends.len();
+        if others > 0 || self.accepts.len() != 1 {
+            return None;
+        }
+        match self.accepts.pop()? {
+            (Entry::Accept(accept), answer) => Some((accept, answer)),
+            other => {
+                self.accepts.push(other);
+                None
+            }
+        }
     }
 }

@@ -6,7 +6,7 @@ use std::time::SystemTime;
 use rusqlite::{Connection, Transaction, params};
 
 use super::record::to_millis;
-use super::{LedgerError, rechain};
+use super::{LedgerError, promises, rechain};
 
 /// One step from an older database to a newer one. Steps are only added.
 struct Migration {
@@ -48,6 +48,12 @@ const MIGRATIONS: &[Migration] = &[
         name: "which artifacts were reviewed",
         prepare: nothing,
         apply: |transaction| transaction.execute_batch(REVIEWS),
+    },
+    Migration {
+        version: 40,
+        name: "what is accepted and not entered yet",
+        prepare: nothing,
+        apply: |transaction| transaction.execute_batch(promises::TABLE),
     },
 ];
 

@@ -10,6 +10,7 @@ use super::writer::Durability;
 use super::*;
 
 mod chained;
+mod promised;
 mod removed;
 mod reviewed;
 
@@ -422,7 +423,7 @@ async fn a_ledger_of_a_newer_brigd_is_left_alone() {
             error,
             LedgerError::Newer {
                 found: 99,
-                known: 30,
+                known: 40,
                 ..
             }
         ),

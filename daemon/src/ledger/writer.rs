@@ -3,9 +3,10 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
 
 use rusqlite::{Connection, TransactionBehavior};
+use tokio::runtime::Runtime;
 use tokio::sync::{mpsc, watch};
 use tracing::{info, warn};
 
@@ -14,11 +15,16 @@ use brig_jailer::ids::Id;
 use super::chain::{self, Head};
 use super::database::Lock;
 use super::entry::{Entry, Pen, Problem};
-use super::record::{Finish, OpenEnds, SessionClosed, hex, to_millis};
+use super::promises::Promises;
+use super::record::{Accept, Finish, OpenEnds, SessionClosed, hex, to_millis};
 use super::removal;
 use super::request::{Batch, Look, Removal, Request};
 use super::{Answer, LedgerError, Options, database, read, requests, schema};
 
+/// How long a promise waits to be entered with something else.
+const SOON: Duration = Duration::from_millis(20);
+/// The same after it could not be.
+const AGAIN: Duration = Duration::from_secs(1);
 /// Requests that are written at one time, at most.
 const BATCH: usize = 128;
 /// Written bytes after which the log is copied into the database.
@@ -33,6 +39,13 @@ const OPEN: &str = "SELECT session FROM sessions WHERE close_number IS NULL ORDE
 pub(super) struct Writer {
     path: PathBuf,
     connection: Connection,
+    /// What a transaction survives now.
+    durability: Option<Durability>,
+    promises: Promises,
+    /// Whether they could not be entered, so that no more are given.
+    stuck: bool,
+    /// Whether there are any, for those who read beside the writer.
+    promised: Arc<AtomicBool>,
     reserve_bytes: u64,
     /// Written since the log was last copied into the database.
     written: usize,
@@ -50,13 +63,19 @@ impl Writer {
         let lock = database::lock(path)?;
         let mut connection = database::open(path, options)?;
         schema::migrate(&mut connection, path)?;
-        let head = chain::head(&connection).map_err(|source| LedgerError::Unreadable {
+        let unreadable = |source| LedgerError::Unreadable {
             path: path.to_owned(),
             source,
-        })?;
+        };
+        let head = chain::head(&connection).map_err(unreadable)?;
+        let promises = Promises::read(&connection).map_err(unreadable)?;
         let mut writer = Self {
             path: path.to_owned(),
             connection,
+            durability: None,
+            promised: Arc::new(AtomicBool::new(!promises.is_empty())),
+            promises,
+            stuck: false,
             reserve_bytes: options.reserve_bytes,
             written: 0,
             head: watch::Sender::new(head),
@@ -78,11 +97,16 @@ impl Writer {
         Arc::clone(&self.rewriting)
     }
 
+    /// Whether something is promised and not entered, which readers must ask for first.
+    pub(super) fn promised(&self) -> Arc<AtomicBool> {
+        Arc::clone(&self.promised)
+    }
+
     /// Serves requests until the last handle is gone or `Close` comes; what waits then is still done.
-    pub(super) fn run(mut self, mut inbox: mpsc::Receiver<Request>) {
+    pub(super) fn run(mut self, mut inbox: mpsc::Receiver<Request>, clock: &Runtime) {
         let mut requests = Vec::new();
         let mut closing = Vec::new();
-        while inbox.blocking_recv_many(&mut requests, BATCH) > 0 {
+        while self.wait(&mut inbox, &mut requests, clock) > 0 {
             self.serve(Batch::sort(requests.drain(..), &mut closing));
             if !closing.is_empty() {
                 inbox.close();
@@ -94,11 +118,27 @@ impl Writer {
                 self.checkpoint();
             }
         }
+        // What can't be entered is told, and entered at the next start.
+        let _ = self.enter_promises();
         self.tell_head();
         drop(self);
         for answer in closing {
             let _ = answer.send(Ok(()));
         }
+    }
+
+    /// Waits for requests. What was promised is entered when none come.
+    fn wait(&mut self, inbox: &mut mpsc::Receiver<Request>, requests: &mut Vec<Request>, clock: &Runtime) -> usize {
+        while !self.promises.is_empty() {
+            let patience = if self.stuck { AGAIN } else { SOON };
+            let next = async { tokio::time::timeout(patience, inbox.recv_many(requests, BATCH)).await };
+            if let Ok(count) = clock.block_on(next) {
+                return count;
+            }
+            // If that fails, it is told, and done again.
+            let _ = self.enter_promises();
+        }
+        inbox.blocking_recv_many(requests, BATCH)
     }
 
     /// Notes the head of the chain where whoever writes to the ledger's file can't change it.
@@ -108,7 +148,15 @@ impl Writer {
         info!(ledger_head = %hex(&head.hash), ledger_sequence = head.number, "ledger head");
     }
 
-    fn serve(&mut self, batch: Batch) {
+    pub(super) fn serve(&mut self, mut batch: Batch) {
+        if let Some((accept, answer)) = batch.take_single_accept() {
+            if self.promise(&accept) {
+                // Nobody waits any more: the promise stands all the same.
+                let _ = answer.send(Ok(()));
+                return;
+            }
+            batch.accepts.push((Entry::Accept(accept), answer));
+        }
         self.write_group(Durability::Committed, batch.accepts);
         self.write_group(Durability::Synced, batch.finishes);
         for (adopted, answer) in batch.settles {
@@ -124,6 +172,45 @@ impl Writer {
         for answer in batch.open_ends {
             let _ = answer.send(self.open_ends().map_err(|source| self.unreadable(source)));
         }
+    }
+
+    /// Commits an accept that is entered later; false if it has to be entered now.
+    fn promise(&mut self, accept: &Accept) -> bool {
+        if self.stuck || self.room(self.reserve_bytes).is_err() || self.survive(Durability::Committed).is_err() {
+            return false;
+        }
+        match self.promises.give(&mut self.connection, accept) {
+            Ok(given) => {
+                self.promised.store(!self.promises.is_empty(), Ordering::Release);
+                given
+            }
+            // What is entered now says what is wrong.
+            Err(_) => false,
+        }
+    }
+
+    /// Enters what was promised.
+    fn enter_promises(&mut self) -> rusqlite::Result<()> {
+        if self.promises.is_empty() {
+            return Ok(());
+        }
+        let entered = self.transact(Durability::Committed, |_| Ok(()));
+        if let Err(error) = &entered
+            && !std::mem::replace(&mut self.stuck, true)
+        {
+            warn!(path = %self.path.display(), %error, "ledger: promised executions can't be entered");
+        }
+        entered
+    }
+
+    /// Sets what the next transactions survive.
+    fn survive(&mut self, durability: Durability) -> rusqlite::Result<()> {
+        if self.durability != Some(durability) {
+            self.connection
+                .pragma_update(None, "synchronous", durability.pragma())?;
+            self.durability = Some(durability);
+        }
+        Ok(())
     }
 
     /// Writes a group in one transaction; if that fails, each alone, so that none fails for another's sake.
@@ -172,13 +259,13 @@ impl Writer {
         .map_err(|source| self.unwritable(source))
     }
 
+    /// Writes, after what was promised, in one transaction.
     pub(super) fn transact<T>(
         &mut self,
         durability: Durability,
         write: impl FnOnce(&mut Pen<'_>) -> rusqlite::Result<T>,
     ) -> rusqlite::Result<T> {
-        self.connection
-            .pragma_update(None, "synchronous", durability.pragma())?;
+        self.survive(durability)?;
         let transaction = self
             .connection
             .transaction_with_behavior(TransactionBehavior::Immediate)?;
@@ -188,9 +275,13 @@ impl Writer {
             head: before,
             written: 0,
         };
+        self.promises.keep(&mut pen)?;
         let result = write(&mut pen)?;
         let (head, written) = (pen.head, pen.written);
         transaction.commit()?;
+        self.promises.clear();
+        self.stuck = false;
+        self.promised.store(false, Ordering::Release);
         self.written += written;
         self.head
             .send_if_modified(|known| std::mem::replace(known, head) != head);
@@ -223,6 +314,7 @@ impl Writer {
 
     /// Ends what a former brigd left running, but for what was adopted.
     fn settle(&mut self, adopted: &OpenEnds) -> rusqlite::Result<()> {
+        self.enter_promises()?;
         let (executions, sessions) = (self.ids(RUNNING)?, self.ids(OPEN)?);
         let time = SystemTime::now();
         let lost = executions.into_iter().filter(|id| !adopted.executions.contains(id));
@@ -245,7 +337,8 @@ impl Writer {
         })
     }
 
-    fn open_ends(&self) -> rusqlite::Result<OpenEnds> {
+    fn open_ends(&mut self) -> rusqlite::Result<OpenEnds> {
+        self.enter_promises()?;
         Ok(OpenEnds {
             executions: self.ids(RUNNING)?.into_iter().collect(),
             sessions: self.ids(OPEN)?.into_iter().collect(),
@@ -262,16 +355,20 @@ impl Writer {
     }
 
     /// Looks something up.
-    fn look(&self, look: Look) {
+    fn look(&mut self, look: Look) {
+        let entered = self.enter_promises();
         match look {
             Look::Get(execution, answer) => {
-                let found = read::record(&self.connection, &execution);
+                let found = entered.and_then(|()| read::record(&self.connection, &execution));
                 let _ = answer.send(found.map_err(|source| self.unreadable(source)));
             }
             Look::Requested(tenant, request, answer) => {
                 let now = to_millis(SystemTime::now());
-                let found = requests::find(&self.connection, &tenant, &request, now);
+                let found = entered.and_then(|()| requests::find(&self.connection, &tenant, &request, now));
                 let _ = answer.send(found.map_err(|source| self.unreadable(source)));
+            }
+            Look::Entered(answer) => {
+                let _ = answer.send(entered.map_err(|source| self.unreadable(source)));
             }
         }
     }
@@ -302,6 +399,7 @@ impl Writer {
             path: self.path.clone(),
             source,
         })?;
+        self.enter_promises().map_err(|source| self.unwritable(source))?;
         let needed = size.len().saturating_mul(2).saturating_add(self.reserve_bytes);
         self.room(needed).map_err(|problem| self.explain(problem))?;
         self.rewriting.store(true, Ordering::Relaxed);
@@ -345,7 +443,7 @@ impl Writer {
 }
 
 /// What a transaction must survive.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Durability {
     /// A crash of brigd.
     Committed,
