@@ -21,6 +21,8 @@
 pub mod order;
 
 #[cfg(all(feature = "library", target_arch = "x86_64"))]
+pub mod arenas;
+#[cfg(all(feature = "library", target_arch = "x86_64"))]
 mod child;
 #[cfg(all(feature = "library", target_arch = "x86_64"))]
 pub mod serve;

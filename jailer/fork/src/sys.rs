@@ -20,9 +20,17 @@ const CLONE_CHILD_CLEARTID: u64 = 0x20_0000;
 const CLONE_CHILD_SETTID: u64 = 0x100_0000;
 const CLONE_INTO_CGROUP: u64 = 0x2_0000_0000;
 const SIGCHLD: usize = 17;
+const PROT_READ: usize = 1;
+const PROT_WRITE: usize = 2;
+const MAP_PRIVATE: usize = 2;
+const MAP_ANONYMOUS: usize = 0x20;
+const MAP_NORESERVE: usize = 0x4000;
 
 const WRITE: usize = 1;
 const CLOSE: usize = 3;
+const MMAP: usize = 9;
+const MPROTECT: usize = 10;
+const MUNMAP: usize = 11;
 const SENDMSG: usize = 46;
 const RECVMSG: usize = 47;
 const EXIT: usize = 60;
@@ -186,6 +194,34 @@ pub(crate) fn run_sharing(
 pub(crate) fn resume(place: *const Place) -> ! {
     // SAFETY: the place was filled by the call whose frames are still on that stack in this copy.
     unsafe { brig_fork_resume(place) }
+}
+
+/// Reserves addresses, without memory.
+pub(crate) fn reserve(size: usize) -> Result<usize> {
+    call!(
+        MMAP,
+        0,
+        size,
+        0,
+        MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE,
+        usize::MAX
+    )
+}
+
+/// Gives memory to addresses that were reserved.
+pub(crate) fn make_writable(place: usize, size: usize) -> Result<()> {
+    call!(MPROTECT, place, size, PROT_READ | PROT_WRITE).map(|_| ())
+}
+
+/// Maps memory, wherever there is room.
+pub(crate) fn map(size: usize) -> Result<usize> {
+    let flags = MAP_PRIVATE | MAP_ANONYMOUS;
+    call!(MMAP, 0, size, PROT_READ | PROT_WRITE, flags, usize::MAX)
+}
+
+/// Gives memory back.
+pub(crate) fn unmap(place: usize, size: usize) {
+    let _nothing_can_be_done = call!(MUNMAP, place, size);
 }
 
 /// Forks into a cgroup; 0 is the child. Its thread id is written where the C library keeps it.

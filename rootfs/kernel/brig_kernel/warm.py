@@ -45,6 +45,7 @@ def up(channel: Channel, request: dict[str, object]) -> None:
 
         from brig_kernel import zygote
 
+        zygote.gather()
         ours = zygote.descriptors()
     imports = request.get("imports")
     steps = [f"import {name}" for name in (imports if isinstance(imports, list) else [])]

@@ -31,7 +31,9 @@ MAX_LEFT = 4 << 20
 LARGE = 2 << 20
 LARGEST = 256 << 20
 COLLAPSE = 25
-# How many words of 32 bits the state of numpy's legacy generator has.
+# mprotect(2).
+READ, WRITE, EXECUTE = 1, 2, 4
+# How many words of 32 bits the state of numpy's legacy generator has. None of them is used when the position is behind all.
 WORDS = 624
 
 
@@ -43,7 +45,7 @@ def serve(channel: Channel) -> None:
     """Returns in children alone, each in its session."""
     fork = load()
     # What has to be set up for that is done once, and here.
-    reseed()
+    words = seed()
     tighten()
     left = list(files())
     channel.send({"ev": "zygote"})
@@ -52,9 +54,20 @@ def serve(channel: Channel) -> None:
         # The jailer has closed its end.
         os._exit(0 if status == 0 else 1)
     channel.renew(3, 4)
-    reseed()
+    reseed(words)
     for path, mode, content in left:
         put(path, mode, content)
+
+
+def gather() -> None:
+    """Leads the memory of Python's objects into one region from here on, which `tighten` makes large pages of."""
+    import ctypes
+
+    try:
+        allocate = ctypes.cast(ctypes.pythonapi.PyObject_SetArenaAllocator, ctypes.c_void_p)
+        ctypes.PyDLL(LIBRARY).brig_fork_arenas(allocate)
+    except (OSError, AttributeError):
+        pass  # The fork needs the library too, and says that there is none.
 
 
 def load():  # type: ignore[no-untyped-def]
@@ -77,28 +90,45 @@ def load():  # type: ignore[no-untyped-def]
 
 
 def tighten() -> None:
-    """Makes a fork and what follows it cheaper: what is free goes back to the kernel, and the rest lies in large pages,
-    of which there are fewer entries to be copied and taken away again. What the kernel or the C library can't do is left.
+    """Makes a fork and what follows it cheaper: what is free goes back to the kernel, and the rest lies in large pages and
+    in few mappings, of which there is less to be copied and taken away again. What the kernel or the C library can't do
+    is left.
     """
     import ctypes
 
     library = ctypes.CDLL(None)
     try:
         library.malloc_trim(0)
-        madvise = library.madvise
+        madvise, mprotect = library.madvise, library.mprotect
     except AttributeError:
         return
-    madvise.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
-    with open("/proc/self/maps", encoding="utf-8", errors="replace") as maps:
-        lines = maps.readlines()
-    for line in lines:
-        place, rights, _, _, inode, *_ = line.split()
-        if inode != "0" or not rights.startswith("rw"):
-            continue
-        start, end = (int(number, 16) for number in place.split("-"))
+    for function in (madvise, mprotect):
+        function.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
+    maps = list(mappings())
+    for start, end, rights, inode in maps:
         start, end = -(-start // LARGE) * LARGE, end // LARGE * LARGE
-        if start < end <= start + LARGEST:
+        if inode == "0" and rights == "rw-p" and start < end <= start + LARGEST:
             madvise(start, end - start, COLLAPSE)
+    # Of a library, what is only read gets the rights of its neighbor and becomes one mapping with that: pointers that the
+    # loader has put right with its variables, all else with its code. Code that may call mprotect is kept from nothing.
+    for before, (start, end, rights, inode), after in zip([None, *maps], maps, [*maps[1:], None]):
+        if inode == "0" or rights != "r--p":
+            continue
+        if after is not None and after[0] == end and after[2:] == ("rw-p", inode):
+            mprotect(start, end - start, READ | WRITE)
+        elif (after is not None and after[0] == end and after[2:] == ("r-xp", inode)) or (
+            before is not None and before[1] == start and before[2:] == ("r-xp", inode)
+        ):
+            mprotect(start, end - start, READ | EXECUTE)
+
+
+def mappings() -> Iterator[tuple[int, int, str, str]]:
+    """What this process has mapped: start, end, rights and inode."""
+    with open("/proc/self/maps", encoding="utf-8", errors="replace") as maps:
+        for line in maps:
+            place, rights, _, _, inode, *_ = line.split()
+            start, end = place.split("-")
+            yield int(start, 16), int(end, 16), rights, inode
 
 
 def look(ours: set[str]) -> str | None:
@@ -177,16 +207,33 @@ def descriptors() -> set[str]:
     return set(os.listdir("/proc/self/fd"))
 
 
-def reseed() -> None:
-    """Gives this process random numbers of its own. `random` does that by itself, after each fork."""
-    if "numpy.random" in sys.modules:
-        numpy = sys.modules["numpy"]
-        # The state as a whole: seed() makes it of fewer bits and writes to twice as many pages.
-        words = numpy.frombuffer(os.urandom(4 * WORDS), dtype=numpy.uint32)
-        numpy.random.set_state(("MT19937", words, WORDS))
-    ssl = sys.modules.get("_ssl")
-    if ssl is not None:
-        ssl.RAND_add(os.urandom(64), 64.0)
+def seed() -> memoryview | None:
+    """Gives numpy's legacy generator a random state, and where its words lie: to write them there touches a tenth of the
+    pages that set_state() does. The state as a whole: numpy.random.seed() makes it of fewer bits.
+    """
+    if "numpy.random" not in sys.modules:
+        return None
+    import ctypes
+
+    random = sys.modules["numpy.random"]
+    array = sys.modules["numpy"].frombuffer(os.urandom(4 * WORDS), dtype="uint32")
+    random.set_state(("MT19937", array, WORDS))
+    try:
+        address = random.get_bit_generator().ctypes.state_address
+    except AttributeError:  # numpy 1.23
+        return None
+    words = memoryview((ctypes.c_ubyte * (4 * WORDS)).from_address(address)).cast("B")
+    return words if words == array.tobytes() else None
+
+
+def reseed(words: memoryview | None) -> None:
+    """Gives this process random numbers of its own. `random` does that by itself after each fork, and OpenSSL when it finds
+    that the pid is another.
+    """
+    if words is not None:
+        words[:] = os.urandom(len(words))
+    else:
+        seed()
     tempfile = sys.modules.get("tempfile")
     if tempfile is not None:
         tempfile._name_sequence = None
