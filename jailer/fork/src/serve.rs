@@ -64,8 +64,9 @@ pub extern "C" fn brig_fork_serve(socket: i32, before: Hook, after_parent: Hook,
     };
     loop {
         let mut fds = [-1; FDS_MAX];
+        let packet = addr_of_mut!(PACKET);
         // SAFETY: nobody else has a reference to it, as there is one thread and this function is not entered twice.
-        let packet = unsafe { &mut (*addr_of_mut!(PACKET)).0 };
+        let Packet(packet) = unsafe { &mut *packet };
         let (length, count) = match sys::receive(socket, packet, &mut fds) {
             Ok((0, _)) => return 0,
             Ok(received) => received,

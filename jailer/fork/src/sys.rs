@@ -341,7 +341,7 @@ pub(crate) fn filter(program: &[u8]) -> Result<()> {
         instructions: *const u8,
     }
     let length = u16::try_from(program.len() / 8).map_err(|_| EINVAL)?;
-    if length == 0 || program.len() % 8 != 0 {
+    if length == 0 || !program.len().is_multiple_of(8) {
         return Err(EINVAL);
     }
     let program = Program {
