@@ -220,7 +220,8 @@ impl Services {
     pub fn recorded(&self, execution: &str) -> Option<String> {
         let flags = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX;
         let ledger = Connection::open_with_flags(self.state().join("ledger.db"), flags).unwrap();
-        let select = "SELECT coalesce(status, '') FROM executions WHERE execution = ?1";
+        let select = "SELECT coalesce(status, '') FROM executions WHERE execution = ?1
+                      UNION ALL SELECT '' FROM promises WHERE data ->> 'execution' = ?1";
         ledger
             .query_row(select, [execution], |row| row.get(0))
             .optional()

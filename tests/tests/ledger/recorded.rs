@@ -1,10 +1,11 @@
 //! What was asked and what came of it is on disk, in the ledger's own file.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use brig_proto::v1::{ExecutionSpec, Origin};
-use brig_tests::daemon;
 use brig_tests::spec::{code, command, input, sh, small, timeout};
+use brig_tests::{daemon, eventually, slow};
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 
@@ -32,6 +33,13 @@ fn an_execution_is_recorded_before_it_runs() {
         ..small(source)
     });
     live.until_written("up\n");
+    // It is there before the code is, and an entry a moment later.
+    let recorded = "SELECT 1 FROM promises WHERE data ->> 'execution' = 'early'
+                    UNION ALL SELECT 1 FROM entries WHERE execution = 'early'";
+    assert!(open(&daemon).prepare(recorded).unwrap().exists([]).unwrap());
+    eventually("the accept is an entry", Duration::from_secs(10) * slow(), || {
+        (entries(&daemon, "accept").len() == 1).then_some(()).ok_or("it is not")
+    });
     let accepted = entries(&daemon, "accept");
     assert_eq!((accepted.len(), entries(&daemon, "finish").len()), (1, 0));
     let entry = &accepted[0];
