@@ -1,4 +1,5 @@
-//! One end of an execution, written to the ledger durably: what stands between an answer and its `finished` event.
+//! One end of an execution, written to the ledger durably: what stands between an answer and its `finished` event. What was
+//! accepted a moment before becomes an entry with it.
 
 use std::path::Path;
 use std::time::{Instant, SystemTime};

@@ -42,7 +42,6 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant, SystemTime};
 
-use tokio::runtime::Builder;
 use tokio::sync::{mpsc, oneshot, watch};
 use tracing::{info, warn};
 
@@ -117,15 +116,13 @@ impl Ledger {
         let writer = Writer::open(path, options)?;
         let (requests, inbox) = mpsc::channel(QUEUE);
         let (head, promised, rewriting) = (writer.head(), writer.promised(), writer.rewriting());
-        let failed = |source| LedgerError::File {
-            path: path.to_owned(),
-            source,
-        };
-        let clock = Builder::new_current_thread().enable_time().build().map_err(failed)?;
         std::thread::Builder::new()
             .name("ledger".to_owned())
-            .spawn(move || writer.run(inbox, &clock))
-            .map_err(failed)?;
+            .spawn(move || writer.run(inbox))
+            .map_err(|source| LedgerError::File {
+                path: path.to_owned(),
+                source,
+            })?;
         Ok(Self {
             requests,
             readers: Readers::new(path.to_owned()),
@@ -272,6 +269,10 @@ impl Ledger {
     pub async fn count(&self, filter: Filter) -> Result<u64, LedgerError> {
         self.entered().await?;
         let last = self.head.borrow().number;
+        self.count_to(filter, last).await
+    }
+
+    async fn count_to(&self, filter: Filter, last: i64) -> Result<u64, LedgerError> {
         self.readers
             .read(move |connection| removal::count(connection, &filter, last))
             .await
@@ -284,7 +285,7 @@ impl Ledger {
     pub async fn erase(&self, filter: Filter, mut record: Erased) -> Result<u64, LedgerError> {
         self.entered().await?;
         let last = self.head.borrow().number;
-        record.entries = self.count(filter.clone()).await?;
+        record.entries = self.count_to(filter.clone(), last).await?;
         let entries = record.entries;
         self.ask(|answer| Request::Erased(Box::new(record), answer)).await?;
         let mut after = 0;
@@ -306,6 +307,7 @@ impl Ledger {
 
     /// Counts what [`Ledger::sweep`] would remove.
     pub async fn count_due(&self) -> Result<Swept, LedgerError> {
+        self.entered().await?;
         let now_ms = to_millis(SystemTime::now());
         self.readers
             .read(move |connection| removal::count_due(connection, now_ms))
@@ -371,7 +373,7 @@ impl Ledger {
         }
     }
 
-    /// Waits until all that was accepted is among the entries.
+    /// Waits until all that was accepted is among the entries, as far as that can be.
     async fn entered(&self) -> Result<(), LedgerError> {
         if self.promised.load(Ordering::Acquire) {
             self.look(Look::Entered).await?;

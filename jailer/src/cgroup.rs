@@ -38,6 +38,9 @@ use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
+use rustix::fs::{Mode, OFlags};
+use rustix::io::Errno;
+
 use crate::step::SysError;
 
 /// The group of one jailer, in all hierarchies that it uses.
@@ -197,14 +200,32 @@ fn write_file(path: &Path, value: &str) -> Result<(), SysError> {
 }
 
 fn read_file(path: &Path) -> Result<String, SysError> {
-    fs::read_to_string(path)
+    read_text(path)
         .map(|text| text.trim().to_owned())
         .map_err(|error| sys_error("read", path, &error))
 }
 
+/// Reads a file as it is. Those of groups tell no size: with room for all of it, each takes four calls.
+fn read_text(path: &Path) -> io::Result<String> {
+    let file = rustix::fs::open(path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())?;
+    let (mut bytes, mut part) = (Vec::new(), [0; 4096]);
+    loop {
+        match rustix::io::read(&file, &mut part) {
+            Ok(0) => break,
+            Ok(length) => bytes.extend_from_slice(&part[..length]),
+            Err(Errno::INTR) => {}
+            Err(error) => return Err(error.into()),
+        }
+    }
+    String::from_utf8(bytes).map_err(|_| io::ErrorKind::InvalidData.into())
+}
+
 /// Reads `key value` lines; a missing file or key is `None`.
 fn read_keyed(path: &Path, key: &str) -> Option<u64> {
-    let text = fs::read_to_string(path).ok()?;
+    find_key(&read_text(path).ok()?, key)
+}
+
+fn find_key(text: &str, key: &str) -> Option<u64> {
     text.lines()
         .find_map(|line| line.strip_prefix(key)?.strip_prefix(' ')?.trim().parse().ok())
 }

@@ -37,12 +37,12 @@ pub(super) enum Request {
     Close(Answer<()>),
 }
 
-/// A question that changes nothing.
+/// A question.
 pub(super) enum Look {
     Get(Id, Answer<Option<Record>>),
     /// Of a tenant, a request.
     Requested(String, String, Answer<Option<Requested>>),
-    /// Whether all that was accepted is among the entries; it is when this is answered.
+    /// Answered once all that was accepted is among the entries.
     Entered(Answer<()>),
 }
 

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, SystemTime};
 
 use rusqlite::{Connection, TransactionBehavior};
-use tokio::runtime::Runtime;
+use tokio::runtime::{Builder, Runtime};
 use tokio::sync::{mpsc, watch};
 use tracing::{info, warn};
 
@@ -74,8 +74,9 @@ impl Writer {
             connection,
             durability: None,
             promised: Arc::new(AtomicBool::new(!promises.is_empty())),
+            // Until what a former one left is entered.
+            stuck: !promises.is_empty(),
             promises,
-            stuck: false,
             reserve_bytes: options.reserve_bytes,
             written: 0,
             head: watch::Sender::new(head),
@@ -103,10 +104,12 @@ impl Writer {
     }
 
     /// Serves requests until the last handle is gone or `Close` comes; what waits then is still done.
-    pub(super) fn run(mut self, mut inbox: mpsc::Receiver<Request>, clock: &Runtime) {
+    pub(super) fn run(mut self, mut inbox: mpsc::Receiver<Request>) {
+        let clock = Builder::new_current_thread().enable_time().build();
+        let clock = clock.inspect_err(|error| warn!(%error, "ledger: no clock")).ok();
         let mut requests = Vec::new();
         let mut closing = Vec::new();
-        while self.wait(&mut inbox, &mut requests, clock) > 0 {
+        while self.wait(&mut inbox, &mut requests, clock.as_ref()) > 0 {
             self.serve(Batch::sort(requests.drain(..), &mut closing));
             if !closing.is_empty() {
                 inbox.close();
@@ -127,16 +130,25 @@ impl Writer {
         }
     }
 
-    /// Waits for requests. What was promised is entered when none come.
-    fn wait(&mut self, inbox: &mut mpsc::Receiver<Request>, requests: &mut Vec<Request>, clock: &Runtime) -> usize {
+    /// Waits for requests. What was promised is entered when none come; without a clock, at once.
+    fn wait(
+        &mut self,
+        inbox: &mut mpsc::Receiver<Request>,
+        requests: &mut Vec<Request>,
+        clock: Option<&Runtime>,
+    ) -> usize {
         while !self.promises.is_empty() {
-            let patience = if self.stuck { AGAIN } else { SOON };
-            let next = async { tokio::time::timeout(patience, inbox.recv_many(requests, BATCH)).await };
-            if let Ok(count) = clock.block_on(next) {
-                return count;
+            if let Some(clock) = clock {
+                let patience = if self.stuck { AGAIN } else { SOON };
+                let next = async { tokio::time::timeout(patience, inbox.recv_many(requests, BATCH)).await };
+                if let Ok(count) = clock.block_on(next) {
+                    return count;
+                }
             }
             // If that fails, it is told, and done again.
-            let _ = self.enter_promises();
+            if self.enter_promises().is_err() && clock.is_none() {
+                break;
+            }
         }
         inbox.blocking_recv_many(requests, BATCH)
     }
@@ -194,13 +206,7 @@ impl Writer {
         if self.promises.is_empty() {
             return Ok(());
         }
-        let entered = self.transact(Durability::Committed, |_| Ok(()));
-        if let Err(error) = &entered
-            && !std::mem::replace(&mut self.stuck, true)
-        {
-            warn!(path = %self.path.display(), %error, "ledger: promised executions can't be entered");
-        }
-        entered
+        self.transact(Durability::Committed, |_| Ok(()))
     }
 
     /// Sets what the next transactions survive.
@@ -265,6 +271,21 @@ impl Writer {
         durability: Durability,
         write: impl FnOnce(&mut Pen<'_>) -> rusqlite::Result<T>,
     ) -> rusqlite::Result<T> {
+        let result = self.try_to_transact(durability, write);
+        if let Err(error) = &result
+            && !self.promises.is_empty()
+            && !std::mem::replace(&mut self.stuck, true)
+        {
+            warn!(path = %self.path.display(), %error, "ledger: promised executions can't be entered");
+        }
+        result
+    }
+
+    fn try_to_transact<T>(
+        &mut self,
+        durability: Durability,
+        write: impl FnOnce(&mut Pen<'_>) -> rusqlite::Result<T>,
+    ) -> rusqlite::Result<T> {
         self.survive(durability)?;
         let transaction = self
             .connection
@@ -314,8 +335,7 @@ impl Writer {
 
     /// Ends what a former brigd left running, but for what was adopted.
     fn settle(&mut self, adopted: &OpenEnds) -> rusqlite::Result<()> {
-        self.enter_promises()?;
-        let (executions, sessions) = (self.ids(RUNNING)?, self.ids(OPEN)?);
+        let OpenEnds { executions, sessions } = self.open_ends()?;
         let time = SystemTime::now();
         let lost = executions.into_iter().filter(|id| !adopted.executions.contains(id));
         let lost = lost.map(|id| Entry::Finish(Arc::new(Finish::lost(id, time))));
@@ -337,10 +357,10 @@ impl Writer {
         })
     }
 
-    fn open_ends(&mut self) -> rusqlite::Result<OpenEnds> {
-        self.enter_promises()?;
+    fn open_ends(&self) -> rusqlite::Result<OpenEnds> {
+        let entered = self.ids(RUNNING)?.into_iter();
         Ok(OpenEnds {
-            executions: self.ids(RUNNING)?.into_iter().collect(),
+            executions: entered.chain(self.promises.executions()).collect(),
             sessions: self.ids(OPEN)?.into_iter().collect(),
         })
     }
@@ -356,19 +376,23 @@ impl Writer {
 
     /// Looks something up.
     fn look(&mut self, look: Look) {
-        let entered = self.enter_promises();
         match look {
             Look::Get(execution, answer) => {
-                let found = entered.and_then(|()| read::record(&self.connection, &execution));
+                let entered = read::record(&self.connection, &execution);
+                let found = entered.map(|entered| entered.or_else(|| self.promises.record(&execution)));
                 let _ = answer.send(found.map_err(|source| self.unreadable(source)));
             }
             Look::Requested(tenant, request, answer) => {
-                let now = to_millis(SystemTime::now());
-                let found = entered.and_then(|()| requests::find(&self.connection, &tenant, &request, now));
+                let now = SystemTime::now();
+                let entered = requests::find(&self.connection, &tenant, &request, to_millis(now));
+                let promised = || self.promises.requested(&tenant, &request, now);
+                let found = entered.map(|entered| entered.or_else(promised));
                 let _ = answer.send(found.map_err(|source| self.unreadable(source)));
             }
             Look::Entered(answer) => {
-                let _ = answer.send(entered.map_err(|source| self.unreadable(source)));
+                // Where they can't be, who reads finds all else.
+                let _ = self.enter_promises();
+                let _ = answer.send(Ok(()));
             }
         }
     }

@@ -1,9 +1,8 @@
 //! Memory for Python's arenas, side by side: in large pages it has few entries that a fork must copy and an end take away.
 //!
 //! Python asks for a megabyte now and then, and what it gets lies between the libraries that were loaded meanwhile: no
-//! part of that is a large page. What comes from here lies in one region of the address space, whose place the kernel
-//! chose; where that is full, Python gets memory from anywhere.
-
+//! part of that is a large page. What comes from here while a zygote is made lies in one region of the address space,
+//! whose place the kernel chose. Where that is full, and in what is forked, Python gets memory from anywhere, as ever.
 #![allow(unsafe_code, reason = "functions that Python calls")]
 
 use core::ffi::c_void;
@@ -12,10 +11,12 @@ use core::sync::atomic::{AtomicUsize, Ordering};
 
 use crate::sys;
 
-/// How much is reserved; what nobody uses of it costs nothing.
+/// How much is reserved for a while; what nobody uses of it costs nothing.
 const REGION: usize = 1 << 30;
 /// A large page of x86-64.
 const LARGE: usize = 2 << 20;
+/// The smallest arena. Python asks for stacks of frames here too, which come and go.
+const ARENA: usize = 256 << 10;
 
 /// What comes next of the region, and its end.
 static NEXT: AtomicUsize = AtomicUsize::new(0);
@@ -49,15 +50,23 @@ pub extern "C" fn brig_fork_arenas(set: extern "C" fn(*mut Allocator)) -> i32 {
     0
 }
 
-extern "C" fn take(_context: *mut c_void, size: usize) -> *mut c_void {
-    let place = NEXT.fetch_add(size, Ordering::Relaxed);
-    let is_inside = place
-        .checked_add(size)
-        .is_some_and(|end| end <= END.load(Ordering::Relaxed));
-    if is_inside && sys::make_writable(place, size).is_ok() {
-        return place as *mut c_void;
+/// Gives back what is left of the region: what is forked has as much of an address space as any program.
+pub(crate) fn close() {
+    let (next, end) = (NEXT.load(Ordering::Relaxed), END.load(Ordering::Relaxed));
+    END.store(next, Ordering::Relaxed);
+    if next < end {
+        sys::unmap(next, end - next);
     }
-    sys::map(size).map_or(null_mut(), |place| place as *mut c_void)
+}
+
+extern "C" fn take(_context: *mut c_void, size: usize) -> *mut c_void {
+    let end = END.load(Ordering::Relaxed);
+    let behind = |place: usize| place.checked_add(size).filter(|next| size >= ARENA && *next <= end);
+    let place = match NEXT.fetch_update(Ordering::Relaxed, Ordering::Relaxed, behind) {
+        Ok(place) if sys::make_writable(place, size).is_ok() => Ok(place),
+        _ => sys::map(size),
+    };
+    place.map_or(null_mut(), |place| place as *mut c_void)
 }
 
 extern "C" fn give(_context: *mut c_void, place: *mut c_void, size: usize) {

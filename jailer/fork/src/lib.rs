@@ -12,8 +12,9 @@
 //!
 //! The one in the middle ends at once, so that the child's parent is pid 1 of the session.
 //!
-//! The code runs inside Python (`brig_kernel.zygote` loads it): it has no C library, does not allocate and does not panic
-//! on purpose. The layout of orders and answers ([`order`]) is shared with the jailer, which is linked with that alone.
+//! The code runs inside Python (`brig_kernel.zygote` loads it): it has no C library, no memory of its own and does not
+//! panic on purpose. Python's objects lie where it says (`arenas`). The layout of orders and answers ([`order`]) is shared
+//! with the jailer, which is linked with that alone.
 //!
 //! Kernel: 5.14. Source: clone(2), setns(2), user_namespaces(7), pid_namespaces(7).
 #![no_std]

@@ -8,6 +8,7 @@
 
 use core::ptr::{addr_of_mut, null};
 
+use crate::arenas;
 use crate::child::Child;
 use crate::order::{Answer, DESCRIPTORS, FILTER_MAX, HEAD, NAMESPACES, Order, PROGRAMS_MAX, STREAMS};
 use crate::sys::{self, FDS_MAX, Place};
@@ -62,6 +63,7 @@ pub extern "C" fn brig_fork_serve(socket: i32, before: Hook, after_parent: Hook,
         Ok(address) => address,
         Err(errno) => return -errno,
     };
+    arenas::close();
     loop {
         let mut fds = [-1; FDS_MAX];
         let packet = addr_of_mut!(PACKET);

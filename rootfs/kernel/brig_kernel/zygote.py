@@ -43,16 +43,20 @@ class NoZygoteError(Exception):
 
 def serve(channel: Channel) -> None:
     """Returns in children alone, each in its session."""
-    fork = load()
     # What has to be set up for that is done once, and here.
     words = seed()
+    fork = load()
     tighten()
     left = list(files())
     channel.send({"ev": "zygote"})
+    parent = os.getpid()
     status = fork()
     if status != 1:
         # The jailer has closed its end.
         os._exit(0 if status == 0 else 1)
+    if os.getpid() == parent:
+        # OpenSSL would take its state for its own.
+        os._exit(1)
     channel.renew(3, 4)
     reseed(words)
     for path, mode, content in left:
@@ -105,30 +109,31 @@ def tighten() -> None:
     for function in (madvise, mprotect):
         function.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
     maps = list(mappings())
-    for start, end, rights, inode in maps:
+    for start, end, rights, place in maps:
         start, end = -(-start // LARGE) * LARGE, end // LARGE * LARGE
-        if inode == "0" and rights == "rw-p" and start < end <= start + LARGEST:
+        if place is None and rights == "rw-p" and start < end <= start + LARGEST:
             madvise(start, end - start, COLLAPSE)
     # Of a library, what is only read gets the rights of its neighbor and becomes one mapping with that: pointers that the
     # loader has put right with its variables, all else with its code. Code that may call mprotect is kept from nothing.
-    for before, (start, end, rights, inode), after in zip([None, *maps], maps, [*maps[1:], None]):
-        if inode == "0" or rights != "r--p":
+    for before, (start, end, rights, place), after in zip([None, *maps], maps, [*maps[1:], None]):
+        if rights != "r--p" or place is None:
             continue
-        if after is not None and after[0] == end and after[2:] == ("rw-p", inode):
+        behind = before is not None and before[1] == start and before[3] == place and before[2]
+        front = after is not None and after[0] == end and after[3] == place and after[2]
+        if front == "rw-p" and behind != "r-xp":
             mprotect(start, end - start, READ | WRITE)
-        elif (after is not None and after[0] == end and after[2:] == ("r-xp", inode)) or (
-            before is not None and before[1] == start and before[2:] == ("r-xp", inode)
-        ):
+        elif "r-xp" in (behind, front):
             mprotect(start, end - start, READ | EXECUTE)
 
 
-def mappings() -> Iterator[tuple[int, int, str, str]]:
-    """What this process has mapped: start, end, rights and inode."""
+def mappings() -> Iterator[tuple[int, int, str, object]]:
+    """What this process has mapped: start, end, rights, and where the file would lie if all of it were mapped there; parts
+    of a file that have this in common and touch each other can become one mapping. None is memory without a file."""
     with open("/proc/self/maps", encoding="utf-8", errors="replace") as maps:
         for line in maps:
-            place, rights, _, _, inode, *_ = line.split()
-            start, end = place.split("-")
-            yield int(start, 16), int(end, 16), rights, inode
+            addresses, rights, offset, device, inode, *_ = line.split()
+            start, end = (int(number, 16) for number in addresses.split("-"))
+            yield start, end, rights, None if inode == "0" else (device, inode, start - int(offset, 16))
 
 
 def look(ours: set[str]) -> str | None:
@@ -217,7 +222,10 @@ def seed() -> memoryview | None:
 
     random = sys.modules["numpy.random"]
     array = sys.modules["numpy"].frombuffer(os.urandom(4 * WORDS), dtype="uint32")
-    random.set_state(("MT19937", array, WORDS))
+    try:
+        random.set_state(("MT19937", array, WORDS))
+    except ValueError:
+        raise NoZygoteError("it leaves numpy.random with another generator than numpy's own") from None
     try:
         address = random.get_bit_generator().ctypes.state_address
     except AttributeError:  # numpy 1.23

@@ -37,3 +37,7 @@ class Refused(unittest.TestCase):
 
     def test_a_layer_without_the_library(self):
         self.assert_refused("import wave", "libbrig_fork.so")
+
+    def test_a_generator_that_can_not_be_seeded_as_a_whole(self):
+        code = "import numpy; numpy.random.set_bit_generator(numpy.random.PCG64())"
+        self.assert_refused(code, "another generator")

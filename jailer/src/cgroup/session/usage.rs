@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use super::{Leaf, SessionGroups};
 use crate::api::SessionUsage;
-use crate::cgroup::{read_file, sys_error};
+use crate::cgroup::{find_key, read_file, sys_error};
 use crate::step::SysError;
 
 impl SessionGroups {
@@ -34,10 +34,10 @@ fn memory(folders: &[PathBuf]) -> Result<u64, SysError> {
         Some(memory) => (memory, "memory.usage_in_bytes", "total_"),
         None => (&folders[0], "memory.current", ""),
     };
-    let cached = ["active_file", "inactive_file"].map(|kind| {
-        let key = format!("{prefix}{kind}");
-        keyed(&folder.join("memory.stat"), &key)
-    });
+    let file = folder.join("memory.stat");
+    let stat = read_file(&file)?;
+    let cached = ["active_file", "inactive_file"]
+        .map(|kind| find_key(&stat, &format!("{prefix}{kind}")).ok_or_else(|| unreadable(&file)));
     let [active, inactive] = cached;
     Ok(number(&folder.join(current))?.saturating_sub(active? + inactive?))
 }
@@ -47,11 +47,7 @@ fn number(path: &Path) -> Result<u64, SysError> {
 }
 
 fn keyed(path: &Path, key: &str) -> Result<u64, SysError> {
-    let text = read_file(path)?;
-    let value = text
-        .lines()
-        .find_map(|line| line.strip_prefix(key)?.strip_prefix(' ')?.parse().ok());
-    value.ok_or_else(|| unreadable(path))
+    find_key(&read_file(path)?, key).ok_or_else(|| unreadable(path))
 }
 
 fn unreadable(path: &Path) -> SysError {
