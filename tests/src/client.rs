@@ -296,7 +296,7 @@ fn endpoint(socket: &Path) -> Endpoint {
 }
 
 /// A call of one message.
-fn only(spec: ExecutionSpec) -> RunRequest {
+pub fn only(spec: ExecutionSpec) -> RunRequest {
     RunRequest {
         part: Some(run_request::Part::Spec(spec)),
     }

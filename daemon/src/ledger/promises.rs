@@ -37,15 +37,18 @@ const MOST: usize = 32;
 pub(super) struct Promises(Vec<(i64, Accept)>);
 
 impl Promises {
-    /// Reads what a former writer left. What can't be read stays where it is, and keeps nobody from all else.
+    /// Reads what a former writer left. What can't be read is told and removed: nobody could erase it.
     pub(super) fn read(connection: &Connection) -> rusqlite::Result<Self> {
         let mut statement = connection.prepare("SELECT number, data, content FROM promises ORDER BY number")?;
         let (mut rows, mut promises) = (statement.query([])?, Vec::new());
         while let Some(row) = rows.next()? {
-            let number = row.get(0)?;
+            let number: i64 = row.get(0)?;
             match accept(row) {
                 Ok(accept) => promises.push((number, accept)),
-                Err(error) => error!(number, %error, "ledger: a promised execution can't be read"),
+                Err(error) => {
+                    error!(number, %error, "ledger: a promised execution can't be read, and is lost");
+                    connection.execute("DELETE FROM promises WHERE number = ?1", [number])?;
+                }
             }
         }
         Ok(Self(promises))

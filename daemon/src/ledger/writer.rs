@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::{Duration, SystemTime};
+use std::time::{Duration, Instant, SystemTime};
 
 use rusqlite::{Connection, TransactionBehavior};
 use tokio::runtime::{Builder, Runtime};
@@ -42,6 +42,8 @@ pub(super) struct Writer {
     /// What a transaction survives now.
     durability: Option<Durability>,
     promises: Promises,
+    /// When they are to be entered at the latest; absent where there are none.
+    due: Option<Instant>,
     /// Whether they could not be entered, so that no more are given.
     stuck: bool,
     /// Whether there are any, for those who read beside the writer.
@@ -74,8 +76,9 @@ impl Writer {
             connection,
             durability: None,
             promised: Arc::new(AtomicBool::new(!promises.is_empty())),
-            // Until what a former one left is entered.
-            stuck: !promises.is_empty(),
+            // What a former one left, before anything else.
+            due: (!promises.is_empty()).then(Instant::now),
+            stuck: false,
             promises,
             reserve_bytes: options.reserve_bytes,
             written: 0,
@@ -137,10 +140,11 @@ impl Writer {
         requests: &mut Vec<Request>,
         clock: Option<&Runtime>,
     ) -> usize {
-        while !self.promises.is_empty() {
-            if let Some(clock) = clock {
-                let patience = if self.stuck { AGAIN } else { SOON };
-                let next = async { tokio::time::timeout(patience, inbox.recv_many(requests, BATCH)).await };
+        while let Some(due) = self.due {
+            if let Some(clock) = clock
+                && Instant::now() < due
+            {
+                let next = async { tokio::time::timeout_at(due.into(), inbox.recv_many(requests, BATCH)).await };
                 if let Ok(count) = clock.block_on(next) {
                     return count;
                 }
@@ -194,6 +198,9 @@ impl Writer {
         match self.promises.give(&mut self.connection, accept) {
             Ok(given) => {
                 self.promised.store(!self.promises.is_empty(), Ordering::Release);
+                if given {
+                    self.due.get_or_insert_with(|| Instant::now() + SOON);
+                }
                 given
             }
             // What is entered now says what is wrong.
@@ -272,10 +279,12 @@ impl Writer {
         write: impl FnOnce(&mut Pen<'_>) -> rusqlite::Result<T>,
     ) -> rusqlite::Result<T> {
         let result = self.try_to_transact(durability, write);
-        if let Err(error) = &result
-            && !self.promises.is_empty()
-            && !std::mem::replace(&mut self.stuck, true)
-        {
+        let Err(error) = &result else { return result };
+        if self.promises.is_empty() {
+            return result;
+        }
+        self.due = Some(Instant::now() + AGAIN);
+        if !std::mem::replace(&mut self.stuck, true) {
             warn!(path = %self.path.display(), %error, "ledger: promised executions can't be entered");
         }
         result
@@ -301,11 +310,12 @@ impl Writer {
         let (head, written) = (pen.head, pen.written);
         transaction.commit()?;
         self.promises.clear();
-        self.stuck = false;
-        self.promised.store(false, Ordering::Release);
+        (self.due, self.stuck) = (None, false);
         self.written += written;
         self.head
             .send_if_modified(|known| std::mem::replace(known, head) != head);
+        // Who finds that there are none looks at the head next.
+        self.promised.store(false, Ordering::Release);
         Ok(result)
     }
 
@@ -335,7 +345,7 @@ impl Writer {
 
     /// Ends what a former brigd left running, but for what was adopted.
     fn settle(&mut self, adopted: &OpenEnds) -> rusqlite::Result<()> {
-        let OpenEnds { executions, sessions } = self.open_ends()?;
+        let (executions, sessions) = (self.running()?, self.ids(OPEN)?);
         let time = SystemTime::now();
         let lost = executions.into_iter().filter(|id| !adopted.executions.contains(id));
         let lost = lost.map(|id| Entry::Finish(Arc::new(Finish::lost(id, time))));
@@ -358,11 +368,16 @@ impl Writer {
     }
 
     fn open_ends(&self) -> rusqlite::Result<OpenEnds> {
-        let entered = self.ids(RUNNING)?.into_iter();
         Ok(OpenEnds {
-            executions: entered.chain(self.promises.executions()).collect(),
+            executions: self.running()?.into_iter().collect(),
             sessions: self.ids(OPEN)?.into_iter().collect(),
         })
+    }
+
+    fn running(&self) -> rusqlite::Result<Vec<Id>> {
+        let mut executions = self.ids(RUNNING)?;
+        executions.extend(self.promises.executions());
+        Ok(executions)
     }
 
     fn ids(&self, sql: &str) -> rusqlite::Result<Vec<Id>> {
@@ -390,9 +405,8 @@ impl Writer {
                 let _ = answer.send(found.map_err(|source| self.unreadable(source)));
             }
             Look::Entered(answer) => {
-                // Where they can't be, who reads finds all else.
-                let _ = self.enter_promises();
-                let _ = answer.send(Ok(()));
+                let entered = self.enter_promises();
+                let _ = answer.send(entered.map_err(|source| self.unwritable(source)));
             }
         }
     }
