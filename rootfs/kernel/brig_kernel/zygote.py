@@ -55,7 +55,7 @@ def serve(channel: Channel) -> None:
         # The jailer has closed its end.
         os._exit(0 if status == 0 else 1)
     if os.getpid() == parent:
-        # OpenSSL would take its state for its own.
+        # OpenSSL would take its state for its own, and give the numbers that every sibling gets.
         os._exit(1)
     channel.renew(3, 4)
     reseed(words)
