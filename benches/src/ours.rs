@@ -85,7 +85,7 @@ impl Ours {
             policies: policies.path().to_owned(),
             ceilings,
             limits: format!("sessions = {sessions}\nrunning = {running}\n"),
-            pool: scale.waiting,
+            pool: Some(format!("sessions = {}", scale.waiting)),
             images: scale.images,
             ..Setup::default()
         };

@@ -76,7 +76,7 @@ pub struct Limits {
 }
 
 /// Sessions that are made before they are asked for.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct PoolLimits {
     /// How many may wait at one time; 0 to 1,000.
@@ -87,6 +87,21 @@ pub struct PoolLimits {
     pub share: Share,
     /// How long a zygote is used; 1 minute to 7 days.
     pub rotate: Span,
+    /// What is there from the start, and stays.
+    pub ready: Vec<Ready>,
+}
+
+/// Sessions that wait before anybody has asked for one.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Ready {
+    pub policy: String,
+    /// Empty: that of the policy.
+    #[serde(default)]
+    pub template: String,
+    /// Whether interpreters of contexts are ready to be forked, too.
+    #[serde(default)]
+    pub contexts: bool,
 }
 
 /// Who gets sessions of one zygote: who controls a zygote controls its sessions, and they have the layout of their memory
@@ -268,6 +283,7 @@ impl Default for PoolLimits {
             idle: Span::from_secs(600),
             share: Share::Tenant,
             rotate: Span::from_secs(3600),
+            ready: Vec::new(),
         }
     }
 }

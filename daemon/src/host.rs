@@ -121,7 +121,7 @@ impl Host {
         self.artifacts.resize(&config.artifacts);
         self.links.replace(link_key, config.links.clone());
         self.session_places.resize(config.limits.sessions);
-        self.pool.replace(config.pool);
+        self.pool.replace(config.pool.clone());
         self.connections.resize(config.limits.connections);
         self.clients.replace(config.clients.clone());
         *self.config.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(config);

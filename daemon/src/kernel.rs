@@ -46,7 +46,7 @@ pub struct Run {
     /// The name that tracebacks show.
     pub filename: String,
     /// How many threads numeric libraries may start.
-    pub threads: u32,
+    pub threads: u64,
 }
 
 /// What the kernel shall do before it is known what it shall run.
@@ -58,7 +58,7 @@ pub struct Warm<'a> {
     /// Code to be run once, in a namespace that is thrown away.
     pub code: Option<&'a str>,
     /// As in [`Run`].
-    pub threads: u32,
+    pub threads: u64,
     /// Whether it shall be forked into sessions then.
     pub zygote: bool,
     /// Whether it will be a context.

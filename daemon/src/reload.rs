@@ -15,6 +15,7 @@ use crate::config::Config;
 use crate::host::Host;
 use crate::links::Key;
 use crate::options::{Options, StartError};
+use crate::run::pool::check_ready;
 
 /// A configuration with all that it names, read and found good.
 #[derive(Debug)]
@@ -53,6 +54,7 @@ impl Prepared {
             let filter = groups.compile(&policy.name, &policy.syscalls.groups);
             filter.map_err(|error| wrong(&format!("policy {}: {error}", policy.name)))?;
         }
+        check_ready(&config, &policies).map_err(|problem| wrong(&problem))?;
         Ok(Self {
             templates: Templates::load(&config.images, Trust::RootOwned).map_err(|error| wrong(&error))?,
             config,

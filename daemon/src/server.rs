@@ -38,7 +38,7 @@ use crate::review::{ArtifactStore, ArtifactsService};
 use crate::run::approval::Approvals;
 use crate::run::execution::StopCause;
 use crate::run::log::Held;
-use crate::run::pool::{self, Pool};
+use crate::run::pool::{self, Pool, check_ready};
 use crate::run::queue::Queue;
 use crate::run::registry::{KEPT_HELD, Registry};
 use crate::run::scan::SCANS_MAX;
@@ -85,6 +85,7 @@ pub enum Ending {
 pub fn open(config: &Config, jailer: Jailer) -> Result<Arc<Host>, StartError> {
     let wrong = |error: &dyn std::fmt::Display| StartError::Configuration(error.to_string());
     let store = Store::load(config).map_err(|error| wrong(&error))?;
+    check_ready(config, &store.policies()).map_err(|error| wrong(&error))?;
     let spool = config.spool();
     std::fs::create_dir_all(&spool).map_err(|error| {
         let uid = rustix::process::geteuid().as_raw();
@@ -109,7 +110,7 @@ pub fn open(config: &Config, jailer: Jailer) -> Result<Arc<Host>, StartError> {
         store,
         queue: Queue::new(&config.limits),
         approvals: Approvals::new(&config.limits),
-        pool: Pool::new(config.pool),
+        pool: Pool::new(config.pool.clone()),
         clients: Clients::new(config.clients.clone()),
         connections: Slots::new(config.limits.connections),
         config: RwLock::new(Arc::new(config.clone())),

@@ -157,6 +157,18 @@ pub struct Quantities {
     pub max_age_ms: u64,
 }
 
+impl Quantities {
+    /// Threads of libraries for numbers: as many as there are CPUs to run them.
+    pub fn threads(&self) -> u64 {
+        self.cpu_millis.div_ceil(1000).max(1)
+    }
+
+    /// Whether what a zygote under these forks can be under others: all that a process has by itself is the zygote's.
+    pub fn can_fork_under(&self, others: &Self) -> bool {
+        self.threads() == others.threads() && self.open_files == others.open_files
+    }
+}
+
 /// A program to be started.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Spawn {
@@ -492,4 +504,65 @@ pub enum Verdict {
     Degraded,
     /// No session can be made.
     Missing,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const TWO_CPUS: Quantities = Quantities {
+        memory_bytes: 1 << 30,
+        cpu_millis: 1500,
+        pids: 64,
+        disk_bytes: 1 << 20,
+        inodes: 1000,
+        open_files: 1024,
+        max_age_ms: 60_000,
+    };
+
+    #[test]
+    fn a_part_of_a_cpu_gives_a_whole_thread() {
+        let threads = |cpu_millis| Quantities { cpu_millis, ..TWO_CPUS }.threads();
+        assert_eq!([1, 1000, 1500, 2000].map(threads), [1, 1, 2, 2]);
+    }
+
+    #[test]
+    fn a_fork_can_be_under_other_limits_of_its_session_but_not_of_a_process() {
+        for (others, expected) in [
+            (
+                Quantities {
+                    memory_bytes: 1,
+                    pids: 1,
+                    disk_bytes: 1,
+                    inodes: 1,
+                    max_age_ms: 1,
+                    ..TWO_CPUS
+                },
+                true,
+            ),
+            (
+                Quantities {
+                    cpu_millis: 2000,
+                    ..TWO_CPUS
+                },
+                true,
+            ),
+            (
+                Quantities {
+                    cpu_millis: 1000,
+                    ..TWO_CPUS
+                },
+                false,
+            ),
+            (
+                Quantities {
+                    open_files: 1023,
+                    ..TWO_CPUS
+                },
+                false,
+            ),
+        ] {
+            assert_eq!(TWO_CPUS.can_fork_under(&others), expected, "{others:?}");
+        }
+    }
 }

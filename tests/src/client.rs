@@ -21,7 +21,7 @@ use tokio::task::JoinHandle;
 use tonic::transport::{Channel, Endpoint};
 use tonic::{Response, Status, Streaming};
 
-use crate::{DEADLINE, Live, Outcome, Refused};
+use crate::{DEADLINE, Live, Outcome, Refused, way};
 
 /// A connection to a brigd.
 #[derive(Debug)]
@@ -29,6 +29,8 @@ pub struct Client {
     runtime: Runtime,
     channel: Channel,
     socket: PathBuf,
+    /// Whether its brigd was told how programs are to come to be ([`way`]).
+    has_way: bool,
 }
 
 impl Client {
@@ -44,7 +46,14 @@ impl Client {
             runtime,
             channel,
             socket: socket.to_owned(),
+            has_way: false,
         }
+    }
+
+    /// Says that its brigd keeps ready what `BRIG_WAY` needs.
+    #[must_use]
+    pub fn on_its_way(self) -> Self {
+        Self { has_way: true, ..self }
     }
 
     /// The socket that it is connected to.
@@ -134,8 +143,10 @@ impl Client {
     }
 
     /// Sends the messages of one call.
-    pub fn send(&self, messages: Vec<RunRequest>) -> Result<Live, Refused> {
-        self.follow(self.client().run(tokio_stream::iter(messages)))
+    pub fn send(&self, mut messages: Vec<RunRequest>) -> Result<Live, Refused> {
+        let expected = self.has_way.then(|| way::prepare(self, &mut messages)).flatten();
+        let live = self.follow(self.client().run(tokio_stream::iter(messages)))?;
+        Ok(live.expecting(expected))
     }
 
     /// Runs something in a session that exists.

@@ -13,8 +13,7 @@ use rustix::process::{Pid, Signal, kill_process};
 use tempfile::TempDir;
 
 use crate::host::{Places, can_run};
-use crate::services::forks_contexts;
-use crate::{Brig, Client, DEADLINE};
+use crate::{Brig, Client, DEADLINE, way};
 
 /// How much of the log a failure shows, in bytes.
 const LOG_TAIL: usize = 16 << 10;
@@ -60,6 +59,11 @@ impl Daemon {
         can_run().then(|| Self::launch(directory(), policies, configuration))
     }
 
+    /// Starts one that gives up within seconds what nobody asks for any more, but for what is kept ready.
+    pub fn start_forgetful() -> Option<Self> {
+        can_run().then(|| Self::launch(directory(), &Places::find().policies, "[pool]\nidle = \"1s\""))
+    }
+
     /// Starts the next one in the directory of this one, which must have ended.
     pub fn start_again(&self) -> Self {
         Self::launch(Arc::clone(&self.directory), &Places::find().policies, "")
@@ -69,9 +73,12 @@ impl Daemon {
         let places = Places::find();
         let log = tempfile::tempfile().unwrap();
         let file = directory.path().join("brigd.toml");
-        // What is counted is what a test asked for.
-        let pool = usize::from(forks_contexts());
-        std::fs::write(&file, format!("{configuration}\n[pool]\nsessions = {pool}\n")).unwrap();
+        let begun = if configuration.starts_with("[pool]") {
+            ""
+        } else {
+            "[pool]"
+        };
+        std::fs::write(&file, format!("{configuration}\n{begun}\n{}", way::pool())).unwrap();
         let mut command = Command::new(places.program("brigd"));
         command.arg("--standalone").arg(directory.path());
         command.arg("--config").arg(file);
@@ -93,7 +100,7 @@ impl Daemon {
             let status = child.wait().unwrap();
             panic!("brigd did not start: {status}: {}", tail(&log));
         };
-        let client = Client::new(&directory.path().join("brigd.sock"));
+        let client = Client::new(&directory.path().join("brigd.sock")).on_its_way();
         Self {
             directory,
             child,

@@ -29,6 +29,7 @@ pub mod random;
 pub mod run;
 pub mod services;
 pub mod spec;
+pub mod way;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicUsize, Ordering};

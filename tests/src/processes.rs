@@ -103,6 +103,15 @@ pub fn of_sessions(sessions: &[String]) -> Vec<Process> {
     numbers().filter(inside).filter_map(Process::read).collect()
 }
 
+/// All processes below one that are in the pid namespace of another: those of its session.
+pub fn session_of(process: &Process, pid: u32) -> Vec<Process> {
+    let namespace = |process: &Process| fs::read_link(format!("/proc/{}/ns/pid", process.pid)).ok();
+    let own = namespace(process);
+    assert!(own.is_some(), "{process:?} is gone");
+    let all = descendants(pid).into_iter();
+    all.filter(|other| namespace(other) == own).collect()
+}
+
 /// The namespaces of a kind that any process is in.
 pub fn namespaces(kind: &str) -> BTreeSet<PathBuf> {
     let link = |pid| fs::read_link(format!("/proc/{pid}/ns/{kind}")).ok();

@@ -6,7 +6,7 @@ use brig_proto::result::ResultDocument;
 use brig_proto::v1::execution_event::Event;
 use brig_proto::v1::{
     Artifact, CauseKind, ExecutionEvent, ExecutionOutput, ExecutionResult, ExecutionState, ExecutionStatus, NoticeKind,
-    OutputStream,
+    OutputStream, StartKind,
 };
 use serde_json::Value;
 use tokio::runtime::Handle;
@@ -22,6 +22,8 @@ pub struct Live {
     /// The last sequence that was known before.
     known: u64,
     seen: Vec<ExecutionEvent>,
+    /// How its program must have come to be.
+    expected: Option<StartKind>,
 }
 
 /// A call that ended without `finished`.
@@ -66,13 +68,27 @@ impl Live {
             stream,
             known: 0,
             seen: Vec::new(),
+            expected: None,
         }
+    }
+
+    pub(crate) fn expecting(self, expected: Option<StartKind>) -> Self {
+        Self { expected, ..self }
     }
 
     /// Follows on from a sequence.
     pub(crate) fn after(mut self, sequence: u64) -> Self {
         self.known = sequence;
         self
+    }
+
+    /// The session that it runs in.
+    pub fn session(&self) -> String {
+        let accepted = self.seen.iter().find_map(|event| match &event.event {
+            Some(Event::Accepted(accepted)) => Some(accepted.session_id.clone()),
+            _ => None,
+        });
+        accepted.expect("it was accepted")
     }
 
     /// The events so far.
@@ -143,7 +159,11 @@ impl Live {
         loop {
             match self.next() {
                 Ok(Some(event)) => self.seen.push(event),
-                Ok(None) => return Ok(Outcome::new(self.seen, self.known)),
+                Ok(None) => {
+                    let outcome = Outcome::new(self.seen, self.known);
+                    outcome.check_start(self.expected);
+                    return Ok(outcome);
+                }
                 Err(status) => {
                     return Err(Box::new(Cut {
                         events: self.seen,
@@ -189,6 +209,22 @@ impl Outcome {
             "{told:?} {all:?}"
         );
         Self { events, result }
+    }
+
+    /// How its program came to be, if it did.
+    pub fn start(&self) -> Option<StartKind> {
+        self.kinds().find_map(|event| match event {
+            Event::Started(started) => Some(started.start()),
+            _ => None,
+        })
+    }
+
+    /// Where two ask at one time, one of them may find that nothing waits.
+    fn check_start(&self, expected: Option<StartKind>) {
+        if let (Some(expected), Some(start)) = (expected, self.start()) {
+            let is_right = start == expected || (expected, start) == (StartKind::Pool, StartKind::Forked);
+            assert!(is_right, "{start:?} in place of {expected:?}: {:?}", self.result);
+        }
     }
 
     pub fn status(&self) -> ExecutionStatus {

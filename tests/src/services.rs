@@ -18,7 +18,7 @@ use tempfile::TempDir;
 use crate::daemon::tail;
 use crate::host::{Places, can_run};
 use crate::processes::{Process, process};
-use crate::{Client, DEADLINE};
+use crate::{Client, DEADLINE, way};
 
 /// Who brigd runs as: a user that every host has.
 const USER: &str = "nobody";
@@ -50,8 +50,8 @@ pub struct Setup {
     pub ceilings: PathBuf,
     /// Further lines of brigd's table `limits`.
     pub limits: String,
-    /// How many sessions may be made before they are asked for.
-    pub pool: usize,
+    /// Lines of brigd's table `pool`, where that is not left to [`way`].
+    pub pool: Option<String>,
     /// Where links are served; nowhere if that is empty.
     pub links: &'static str,
     /// Where the ledger lies, if not beside the rest; brigd's user must be able to write there.
@@ -81,17 +81,11 @@ impl Default for Setup {
             images: Places::find().images,
             ceilings: "/nonexistent/ceilings.toml".into(),
             limits: String::new(),
-            // What is counted is what a test asked for.
-            pool: usize::from(forks_contexts()),
+            pool: None,
             links: "",
             state: None,
         }
     }
-}
-
-/// Whether interpreters of contexts are to be forked wherever they can be (`BRIG_FORK=1`), and not started.
-pub fn forks_contexts() -> bool {
-    std::env::var_os("BRIG_FORK").is_some_and(|value| value == "1")
 }
 
 impl Deref for Services {
@@ -142,7 +136,11 @@ impl Services {
         }
         *self.slot(service) = Some(started);
         if service == Service::Daemon {
-            self.client = Some(Client::new(&self.directory.path().join("run/brigd.sock")));
+            let client = Client::new(&self.directory.path().join("run/brigd.sock"));
+            self.client = Some(match self.setup.pool {
+                Some(_) => client,
+                None => client.on_its_way(),
+            });
         }
     }
 
@@ -250,13 +248,14 @@ impl Services {
 
     fn configure(&self) {
         let directory = self.directory.path().display();
+        let pool = self.setup.pool.as_deref().unwrap_or(way::pool());
         let text = format!(
             "socket = \"{directory}/run/brigd.sock\"\nsocket_group = \"\"\njailer_socket = \"{directory}/jailer.sock\"\n\
-             state = {:?}\npolicies = [{:?}]\nimages = {:?}\n\n[pool]\nsessions = {}\n\n[links]\nlisten = {:?}\n\n[limits]\ndrain = {:?}\n{}",
+             state = {:?}\npolicies = [{:?}]\nimages = {:?}\n\n[pool]\n{}\n\n[links]\nlisten = {:?}\n\n[limits]\ndrain = {:?}\n{}",
             self.state(),
             self.setup.policies,
             self.setup.images,
-            self.setup.pool,
+            pool,
             self.setup.links,
             self.setup.drain,
             self.setup.limits

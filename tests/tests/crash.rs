@@ -219,6 +219,8 @@ impl Stage {
         let programs = Places::find().programs.with_file_name("faults");
         let services = Services::start(Setup {
             programs,
+            // Who dies where it is made ahead is another test.
+            pool: Some("sessions = 0".to_owned()),
             ..Setup::default()
         })?;
         let mut stage = Self {
@@ -507,7 +509,7 @@ fn is_wanted(trial: &Trial) -> bool {
 fn die_around_waiting(point: Point) {
     let setup = Setup {
         programs: Places::find().programs.with_file_name("faults"),
-        pool: 1,
+        pool: Some("sessions = 1".to_owned()),
         ..Setup::default()
     };
     let Some(mut services) = Services::start(setup) else {

@@ -8,7 +8,7 @@ use std::path::Path;
 
 use nix::unistd::Group;
 
-use super::{Artifacts, Bucket, Client, Config, InputLimits};
+use super::{Artifacts, Bucket, Client, Config, InputLimits, Ready, Share};
 
 /// The longest path of a socket, in bytes. Source: unix(7), `sun_path` with its NUL.
 const SOCKET_PATH_MAX: usize = 107;
@@ -30,6 +30,41 @@ const POOL_ROTATE_MS: std::ops::RangeInclusive<u64> = 60_000..=604_800_000;
 const RETENTION_MAX_MS: u64 = 90 * 86_400_000;
 
 impl Config {
+    /// Who each kind of what is kept ready is for: tenants, classes of tenants, or everybody, which is nobody by name.
+    pub fn pool_owners(&self) -> Vec<String> {
+        let mut owners: Vec<String> = match self.pool.share {
+            Share::Tenant => self.clients.iter().map(|client| client.tenant.clone()).collect(),
+            Share::Class => self.clients.iter().map(|client| client.class.clone()).collect(),
+            Share::All => vec![String::new()],
+        };
+        owners.sort();
+        owners.dedup();
+        owners
+    }
+
+    fn ready_problems(&self) -> Vec<String> {
+        let ready = &self.pool.ready;
+        let named = |ready: &Ready| (ready.policy.clone(), ready.template.clone());
+        let twice = ready.iter().enumerate().filter_map(|(index, one)| {
+            let earlier = ready[..index].iter().position(|other| named(other) == named(one))?;
+            Some(format!("pool.ready[{index}]: is what pool.ready[{earlier}] is"))
+        });
+        let (owners, sessions) = (self.pool_owners().len(), self.pool.sessions);
+        let wanted = ready.len() * owners;
+        let too_many = (wanted > sessions).then(|| {
+            let whose = match self.pool.share {
+                Share::Tenant => "tenants",
+                Share::Class => "classes",
+                Share::All => "owner",
+            };
+            format!(
+                "pool.ready: {} kinds for {owners} {whose} are {wanted} sessions, more than pool.sessions, {sessions}",
+                ready.len()
+            )
+        });
+        twice.chain(too_many).collect()
+    }
+
     /// Checks what can be checked without looking at the host.
     pub fn check(&self) -> Result<(), String> {
         let limits = &self.limits;
@@ -68,6 +103,7 @@ impl Config {
         if !POOL_ROTATE_MS.contains(&self.pool.rotate.millis()) {
             problems.push(format!("pool.rotate: {} is not in 1m to 7d", self.pool.rotate));
         }
+        problems.extend(self.ready_problems());
         problems.extend(self.inputs.problems());
         problems.extend(self.artifacts.problems());
         problems.extend(self.links.problems());

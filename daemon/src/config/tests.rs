@@ -133,6 +133,14 @@ fn a_value_that_is_not_accepted_is_named_with_its_key_and_what_would_be() {
         ("[pool]\nsessions = 1001", "pool.sessions: 1001 is not in 0 to 1000"),
         ("[pool]\nidle = 0", "pool.idle: 0s is not in 1s to 1d"),
         ("[pool]\nrotate = 59", "pool.rotate: 59s is not in 1m to 7d"),
+        (
+            "[pool]\nsessions = 1\nready = [{ policy = \"data\" }, { policy = \"data\", template = \"base\" }]",
+            "pool.ready: 2 kinds for 1 tenants are 2 sessions, more than pool.sessions, 1",
+        ),
+        (
+            "[pool]\nready = [{ policy = \"data\" }, { policy = \"data\", contexts = true }]",
+            "pool.ready[1]: is what pool.ready[0] is",
+        ),
         ("policies = []", "policies: names no directory; at least one is needed"),
     ] {
         assert_eq!(Config::parse(text), Err(expected.to_owned()), "{text}");
@@ -160,6 +168,10 @@ fn a_value_of_another_type_is_shown_with_its_line_and_what_is_accepted() {
         (
             "[pool]\nshare = \"nobody\"",
             ["share = \"nobody\"", "`tenant`, `class`, `all`"],
+        ),
+        (
+            "[pool]\nready = [\"data\"]",
+            ["ready = [\"data\"]", "expected struct Ready"],
         ),
     ] {
         let error = Config::parse(text).unwrap_err();

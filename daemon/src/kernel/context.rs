@@ -24,7 +24,7 @@ pub enum Request<'r> {
         language: &'r str,
         directory: &'r str,
         /// How many threads numeric libraries may start.
-        threads: u32,
+        threads: u64,
     },
     Run {
         id: &'r str,

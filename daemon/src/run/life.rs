@@ -325,7 +325,7 @@ fn given(job: &mut Job) -> Given {
                 .chain(std::mem::take(arguments))
                 .collect(),
             filename: filename.clone(),
-            threads: u32::try_from(job.limits.cpu_millis.div_ceil(1000)).unwrap_or(1).max(1),
+            threads: job.limits.quantities().threads(),
         }),
     };
     Given { stdin, kernel }

@@ -3,20 +3,21 @@
 //!
 //! A request gets one that asks for nothing that had to be known when it was made (`is_plain`, `Kind::of`); it takes its names along.
 //! Everybody else, and whoever finds none, gets a session that is made for it. What was asked for is made again behind the
-//! request ([`keep`]). The jailer makes such a session as any other, by the same steps; what waits is closed by it when this
-//! daemon goes.
+//! request ([`keep`]), and what is to be ready from the start is there before. The jailer makes such a session as any other,
+//! by the same steps; what waits is closed by it when this daemon goes.
 //!
 //! Beside them wait holders: sessions without a program, for whoever asks for what can't be known before. The program is
 //! forked by the zygote then, or started.
 
 mod maker;
+mod ready;
 mod shelves;
 mod zygotes;
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use brig_jailer::api::{Enforced, Event, Quantities, Request};
 use brig_jailer::files::wire::Walk;
@@ -39,6 +40,7 @@ use crate::run::kept::Session;
 use crate::run::session::CLOSE;
 use crate::run::start::Program;
 pub use maker::keep;
+pub use ready::check as check_ready;
 use shelves::{Lacking, Shelves};
 
 /// How many holders wait, at most.
@@ -150,10 +152,16 @@ impl Pool {
 
     /// Gives a job a session that waits, with its names, if one fits, or else a zygote, and a session for its program.
     pub fn serve(self: &Arc<Self>, job: &mut Job, principal: &Principal) {
-        let Some(kind) = Kind::of(job, self.limits().share, principal) else {
+        let Some((kind, is_usual)) = Kind::of(job, self.share(), principal) else {
             return;
         };
         let mut taken = None;
+        if !is_usual {
+            self.lock().note(&kind, Instant::now());
+            job.dock = self.dock(&kind);
+            self.asked.notify_one();
+            return;
+        }
         if !kind.starts {
             // Names can't be given to what has some; but such a job shall have a zygote the next time.
             if job.named == [false, false] {
@@ -193,12 +201,12 @@ impl Pool {
     /// Where a kept session is made, so that a zygote can fork the interpreters of its contexts: below that one's session, if
     /// there is one.
     pub fn nest(&self, session: &Session) -> Option<Id> {
-        self.dock(&Kind::of_contexts(session, self.limits().share)?)
+        self.dock(&Kind::of_contexts(session, self.share())?)
     }
 
     /// Has a zygote for the contexts of such sessions from now on.
     pub fn want_contexts(&self, session: &Session) {
-        if let Some(kind) = Kind::of_contexts(session, self.limits().share) {
+        if let Some(kind) = Kind::of_contexts(session, self.share()) {
             self.lock().note(&kind, Instant::now());
             self.asked.notify_one();
         }
@@ -213,6 +221,7 @@ impl Pool {
         self.outdated.store(true, Ordering::SeqCst);
         self.publish(Vec::new());
         self.empty();
+        self.asked.notify_one();
     }
 
     /// Counts a session by how it came to be.
@@ -273,8 +282,21 @@ impl Pool {
         docks.iter().find(|(other, _)| other == kind).map(|(_, id)| id.clone())
     }
 
-    fn limits(&self) -> PoolLimits {
-        *self.limits.lock().unwrap_or_else(PoisonError::into_inner)
+    fn share(&self) -> Share {
+        self.limits.lock().unwrap_or_else(PoisonError::into_inner).share
+    }
+
+    fn rotate(&self) -> Duration {
+        let limits = self.limits.lock().unwrap_or_else(PoisonError::into_inner);
+        limits.rotate.duration()
+    }
+
+    /// Has some kinds there, whoever asks for what.
+    fn ready(&self, kinds: &[Kind]) {
+        let mut shelves = self.lock();
+        for kind in kinds {
+            shelves.keep(kind, usize::from(!kind.contexts), Instant::now());
+        }
     }
 
     fn put(self: &Arc<Self>, lacking: &Lacking<Kind>, made: Waiting) {
@@ -361,28 +383,32 @@ impl Pool {
 }
 
 impl Kind {
-    /// The kind of a job whose session could be made before: it has no limits but those of its policy.
-    fn of(job: &Job, share: Share, principal: &Principal) -> Option<Self> {
-        let policy = Arc::clone(&job.policy);
-        let quantities = job.limits.quantities();
+    /// The kind of a job whose session, or program, could be made before, and whether its session could: it has no limits but
+    /// those of its policy. Else its program can be forked into a session of its own.
+    fn of(job: &Job, share: Share, principal: &Principal) -> Option<(Self, bool)> {
         // Nothing is made for what a reviewer has not approved.
-        let is_usual = Approval::asked_by(&policy).is_none() && is_usual(&policy, quantities);
-        is_usual.then(|| Self {
+        if Approval::asked_by(&job.policy).is_some() {
+            return None;
+        }
+        let kind = Self {
             owner: owner(share, principal),
-            policy,
+            policy: Arc::clone(&job.policy),
             template: job.template.clone(),
-            quantities,
+            quantities: usual(&job.policy)?,
             contexts: false,
             starts: !is_plain(job),
-        })
+        };
+        let asked = job.limits.quantities();
+        let is_usual = asked == kind.quantities;
+        (is_usual || !kind.starts && kind.quantities.can_fork_under(&asked)).then_some((kind, is_usual))
     }
 
     /// The kind of a kept session that asks for nothing that its contexts would have had to know: no variables, and no
-    /// limits but those of its policy.
+    /// limits that a fork can't have.
     fn of_contexts(session: &Session, share: Share) -> Option<Self> {
         let policy = Arc::clone(&session.policy);
-        let quantities = session.limits.quantities();
-        let is_plain = session.environment.is_empty() && is_usual(&policy, quantities);
+        let quantities = usual(&policy)?;
+        let is_plain = session.environment.is_empty() && quantities.can_fork_under(&session.limits.quantities());
         is_plain.then(|| Self {
             owner: owner(share, &session.principal),
             policy,
@@ -405,10 +431,10 @@ fn is_plain(job: &Job) -> bool {
         && !job.inputs.iter().any(|input| is_read_at_import(&input.path))
 }
 
-/// Whether these are the limits of whoever asks for none.
-fn is_usual(policy: &Policy, quantities: Quantities) -> bool {
-    let usual = policy.resolve(&RequestedLimits::default());
-    usual.is_ok_and(|(usual, _)| usual.quantities() == quantities)
+/// The limits of whoever asks for none.
+fn usual(policy: &Policy) -> Option<Quantities> {
+    let usual = policy.resolve(&RequestedLimits::default()).ok();
+    usual.map(|(usual, _)| usual.quantities())
 }
 
 fn owner(share: Share, principal: &Principal) -> String {
@@ -542,6 +568,8 @@ impl Drop for Reserved {
 
 #[cfg(test)]
 mod tests {
+    use brig_jailer::policy::Resolved;
+
     use super::*;
 
     #[test]
@@ -579,7 +607,7 @@ mod tests {
     }
 
     #[test]
-    fn what_had_to_be_known_before_is_started_and_other_limits_are_of_no_kind() {
+    fn what_had_to_be_known_before_is_started_and_with_limits_of_its_own_it_is_forked() {
         let plain = || Job {
             work: Work::Code {
                 source: String::new(),
@@ -589,8 +617,8 @@ mod tests {
             ..crate::run::testing::job("e1")
         };
         let principal = crate::run::testing::principal();
-        let starts = |job: &Job| Kind::of(job, Share::All, &principal).map(|kind| kind.starts);
-        assert_eq!(starts(&plain()), Some(false));
+        let starts = |job: &Job| Kind::of(job, Share::All, &principal).map(|(kind, is_usual)| (kind.starts, is_usual));
+        assert_eq!(starts(&plain()), Some((false, true)));
         let changes: [fn(&mut Job); 4] = [
             |job| job.environment = vec![(b"A".to_vec(), b"b".to_vec())],
             |job| job.stdin = Some(Vec::new()),
@@ -600,10 +628,20 @@ mod tests {
         for (number, change) in changes.iter().enumerate() {
             let mut job = plain();
             change(&mut job);
-            assert_eq!(starts(&job), Some(true), "{number}");
+            assert_eq!(starts(&job), Some((true, true)), "{number}");
+            job.conditions.limits.memory_bytes += 1;
+            assert_eq!(starts(&job), None, "{number}");
         }
-        let mut greedy = plain();
-        greedy.conditions.limits.memory_bytes += 1;
-        assert_eq!(starts(&greedy), None);
+        for (change, expected) in [
+            (|limits| limits.memory_bytes += 1, Some((false, false))),
+            // A process has these from its zygote.
+            (|limits| limits.open_files -= 1, None),
+            (|limits| limits.cpu_millis += 5_000, None),
+        ] as [(fn(&mut Resolved), _); 3]
+        {
+            let mut greedy = plain();
+            change(&mut greedy.conditions.limits);
+            assert_eq!(starts(&greedy), expected);
+        }
     }
 }

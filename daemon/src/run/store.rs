@@ -45,7 +45,8 @@ impl Store {
             .map(|(changed, _)| (changed, TemplateList(Arc::new(templates))));
     }
 
-    fn policies(&self) -> Arc<PolicySet> {
+    /// All policies.
+    pub fn policies(&self) -> Arc<PolicySet> {
         Arc::clone(&self.policies.read().unwrap_or_else(PoisonError::into_inner))
     }
 

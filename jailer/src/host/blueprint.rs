@@ -188,7 +188,7 @@ fn paths() -> Vec<PathRule> {
 
 /// The template's variables, and as many threads as there are CPUs to run them.
 fn environment(template: &Template, quantities: &Quantities) -> Vec<(Vec<u8>, Vec<u8>)> {
-    let threads = threads(quantities).to_string().into_bytes();
+    let threads = quantities.threads().to_string().into_bytes();
     let own = template
         .environment
         .iter()
@@ -197,10 +197,6 @@ fn environment(template: &Template, quantities: &Quantities) -> Vec<(Vec<u8>, Ve
         .iter()
         .map(|name| (name.as_bytes().to_vec(), threads.clone()));
     own.chain(numbers).collect()
-}
-
-fn threads(quantities: &Quantities) -> u64 {
-    quantities.cpu_millis.div_ceil(1000).max(1)
 }
 
 #[cfg(test)]
@@ -293,25 +289,6 @@ mod tests {
             !list
                 .iter()
                 .any(|op| matches!(op, MountOp::Bind { source, .. } if source == "/run/kernel"))
-        );
-    }
-
-    #[test]
-    fn a_part_of_a_cpu_gives_a_whole_thread() {
-        assert_eq!(threads(&quantities()), 2);
-        assert_eq!(
-            threads(&Quantities {
-                cpu_millis: 1,
-                ..quantities()
-            }),
-            1
-        );
-        assert_eq!(
-            threads(&Quantities {
-                cpu_millis: 2000,
-                ..quantities()
-            }),
-            2
         );
     }
 }

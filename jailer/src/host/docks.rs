@@ -55,12 +55,28 @@ pub(super) struct Dock {
     retired: Option<CloseReason>,
 }
 
-/// What all sessions of a dock have in common: what a zygote forks has the limits and filters of the zygote below its own.
-#[derive(Debug, Clone, PartialEq)]
+/// What a zygote leaves to what it forks, beside filters.
+#[derive(Debug)]
 struct Likeness {
     policy: String,
     template: String,
     quantities: Quantities,
+}
+
+impl Likeness {
+    fn of(request: &Make) -> Self {
+        Self {
+            policy: request.policy_hash.clone(),
+            template: request.template.clone(),
+            quantities: request.quantities,
+        }
+    }
+
+    fn fits(&self, request: &Make) -> bool {
+        self.policy == request.policy_hash
+            && self.template == request.template
+            && self.quantities.can_fork_under(&request.quantities)
+    }
 }
 
 #[derive(Debug)]
@@ -90,11 +106,6 @@ impl Jailer {
     /// Finds the dock of a session that is to be made, or makes it.
     pub(super) fn enter_dock(&mut self, request: &Make, block: Block, on_disk: bool) -> Result<Option<Id>, Refusal> {
         let (session, wanted) = (&request.session, &request.dock);
-        let likeness = Likeness {
-            policy: request.policy_hash.clone(),
-            template: request.template.clone(),
-            quantities: request.quantities,
-        };
         let id = match wanted {
             Wanted::None => return Ok(None),
             Wanted::Own => {
@@ -104,7 +115,7 @@ impl Jailer {
                 let namespace = namespace.at(Step::Cgroups)?;
                 let dock = Dock {
                     group,
-                    likeness: likeness.clone(),
+                    likeness: Likeness::of(request),
                     namespace,
                     nest: None,
                     sessions: 0,
@@ -130,9 +141,9 @@ impl Jailer {
         else {
             return Err(invalid(format!("session {id} has no zygote")));
         };
-        if dock.likeness != likeness {
+        if !dock.likeness.fits(request) {
             return Err(invalid(format!(
-                "policy, template and limits are not those of session {id}"
+                "policy, template, open files or threads are not those of session {id}"
             )));
         }
         if dock.sessions == 1

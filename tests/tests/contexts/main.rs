@@ -13,8 +13,8 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use brig_proto::v1::{Context, ContextsCreateRequest, ExecutionSpec, Limits, SessionsCreateRequest, StartKind};
-use brig_tests::services::forks_contexts;
 use brig_tests::spec::{code, span};
+use brig_tests::way::{WAY, Way};
 use brig_tests::{Client, Live, Outcome, eventually, slow};
 
 /// The session and the context of most tests.
@@ -32,7 +32,7 @@ impl<'d> Kept<'d> {
     }
 
     fn of(daemon: &'d Client, template: &str, language: &str) -> Self {
-        if forks_contexts() {
+        if *WAY != Way::Cold {
             await_zygote(daemon, template);
         }
         daemon.create(SessionsCreateRequest {

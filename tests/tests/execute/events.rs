@@ -10,7 +10,7 @@ use brig_proto::v1::{
 };
 use brig_tests::document::mask;
 use brig_tests::spec::{code, input, sh, small};
-use brig_tests::{daemon, slow};
+use brig_tests::{daemon, slow, way};
 use serde_json::json;
 use sha2::{Digest, Sha256};
 
@@ -107,7 +107,7 @@ fn the_whole_document_of_a_small_run_is_as_promised() {
             "usage": {"cpu_ms": "<number>", "memory_peak_bytes": "<number>", "processes_peak": "<number>"},
             "timing": {"queued_ms": "<number>", "startup_ms": "<number>", "collect_ms": "<number>"},
             "create_time": "<time>", "end_time": "<time>",
-            "session": {"session_id": "<id>", "kept": false, "context_id": null, "has_state": false, "left": null, "start": "cold",
+            "session": {"session_id": "<id>", "kept": false, "context_id": null, "has_state": false, "left": null, "start": way::start_word(),
                 "expire_time": null},
             "policy": "data@<hash>", "template": "base@<hash>", "tenant": "default", "user": "ann",
             "labels": {"job": "nightly"},

@@ -32,7 +32,7 @@ fn below(ceilings: &str) -> Option<(Services, Policies)> {
     let file = policies.path().join("ceilings");
     std::fs::write(&file, ceilings).unwrap();
     let services = Services::start(Setup {
-        pool: 1,
+        pool: Some("sessions = 1".to_owned()),
         ceilings: file,
         ..Setup::default()
     })?;

@@ -5,11 +5,11 @@
 mod contexts;
 mod ends;
 mod probe;
+mod ready;
 mod requests;
 
 use std::time::Duration;
 
-use brig_proto::v1::execution_event::Event;
 use brig_proto::v1::{ExecutionSpec, StartKind};
 use brig_tests::services::Setup;
 use brig_tests::spec::small;
@@ -18,18 +18,14 @@ use brig_tests::{Outcome, Services, eventually, slow};
 /// Services that keep so many sessions waiting.
 fn pool(sessions: usize) -> Option<Services> {
     Services::start(Setup {
-        pool: sessions,
+        pool: Some(format!("sessions = {sessions}")),
         ..Setup::default()
     })
 }
 
 /// How the program of a run came to be.
 fn start(outcome: &Outcome) -> StartKind {
-    let started = outcome.kinds().find_map(|event| match event {
-        Event::Started(started) => Some(started.start()),
-        _ => None,
-    });
-    started.unwrap()
+    outcome.start().unwrap()
 }
 
 fn session(outcome: &Outcome) -> &str {

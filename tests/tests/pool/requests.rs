@@ -148,9 +148,9 @@ fn what_had_to_be_known_before_starts_as_without_a_pool() {
     let Some(services) = pool(1) else { return };
     prime(&services);
     for (what, spec) in particular() {
-        // A name is no hindrance to a zygote.
+        // Names and limits of a session are no hindrance to a zygote.
         let expected = match what {
-            "session_id" | "execution_id" => StartKind::Forked,
+            "session_id" | "execution_id" | "memory" => StartKind::Forked,
             _ => StartKind::Cold,
         };
         let outcome = services.run(spec).expect_success();
@@ -167,7 +167,7 @@ fn what_had_to_be_known_before_starts_as_without_a_pool() {
 #[test]
 fn a_burst_is_forked_by_one_zygote() {
     let started = Services::start(Setup {
-        pool: 1,
+        pool: Some("sessions = 1".to_owned()),
         limits: "running = 24\n".to_owned(),
         ..Setup::default()
     });

@@ -6,7 +6,7 @@ use std::sync::Mutex;
 use std::time::Duration;
 
 use brig_tests::processes::{Process, descendants, groups, mounts, named, namespaces, process};
-use brig_tests::{Daemon, eventually, slow};
+use brig_tests::{Daemon, eventually, slow, way};
 
 use crate::{name, next};
 
@@ -54,7 +54,7 @@ impl<'d> Host<'d> {
         eventually("no session is left", Duration::from_secs(10) * slow(), || {
             std::thread::sleep(Duration::from_millis(100));
             let counts = self.count();
-            let nothing = counts.processes == 1 && counts.groups == 0 && counts.sessions == 0;
+            let nothing = counts.processes == way::processes_at_rest() && counts.groups == 0 && counts.sessions == 0;
             let before = std::mem::replace(&mut *last.lock().unwrap(), counts.clone());
             if nothing && before == counts {
                 Ok(())

@@ -174,9 +174,7 @@ async fn ready(
     let request = Request::Start {
         language: context.language.name(),
         directory: &context.directory,
-        threads: u32::try_from(session.limits.cpu_millis.div_ceil(1000))
-            .unwrap_or(1)
-            .max(1),
+        threads: session.limits.quantities().threads(),
     };
     line.send(request.frame().map_err(|error| failed(error.to_string()))?);
     loop {

@@ -14,6 +14,7 @@ use tokio::net::unix::pipe::Receiver;
 use tokio::time::{sleep, timeout};
 use tracing::{debug, info, warn};
 
+use super::ready::Wanted;
 use super::zygotes::Zygotes;
 use super::{Kind, Waiting};
 use crate::files::Files;
@@ -37,21 +38,18 @@ const END: Duration = Duration::from_secs(15);
 /// Keeps as many sessions waiting as are wanted, until the daemon is about to stop; then closes them.
 pub async fn keep(host: Arc<Host>) {
     let mut zygotes = Zygotes::default();
-    loop {
-        tokio::select! {
-            () = host.draining.cancelled() => break,
-            () = host.pool.asked.notified() => sleep(COURTESY).await,
-            () = sleep(LOOK) => {}
-        }
+    let mut ready = Wanted::default();
+    host.pool.ready(&ready.kinds(&host));
+    while !host.draining.is_cancelled() {
         host.pool.tidy();
         if host.pool.outdated.swap(false, Ordering::SeqCst) {
             zygotes.clear();
         }
         let wanted = host.pool.lock().kinds();
-        let rotate = host.pool.limits().rotate.duration();
-        zygotes.tidy(&host, rotate, |kind| wanted.contains(kind));
+        let is_wanted = |kind: &Kind| wanted.iter().any(|(other, _)| other == kind);
+        zygotes.tidy(&host, host.pool.rotate(), is_wanted);
         host.pool.publish(zygotes.docks());
-        for kind in wanted.iter().filter(|kind| kind.contexts) {
+        for (kind, _) in wanted.iter().filter(|(_, is_only_forked)| *is_only_forked) {
             zygotes.dock(&host, kind).await;
         }
         fill(&host, &mut zygotes).await;
@@ -60,6 +58,12 @@ pub async fn keep(host: Arc<Host>) {
         if !host.pool.lock().lacks() {
             fill_holders(&host, &zygotes).await;
         }
+        tokio::select! {
+            () = host.draining.cancelled() => break,
+            () = host.pool.asked.notified() => sleep(COURTESY).await,
+            () = sleep(LOOK) => {}
+        }
+        host.pool.ready(&ready.kinds(&host));
     }
     host.pool.publish(Vec::new());
     host.pool.empty();
@@ -233,9 +237,7 @@ pub(super) fn warm_frame(kind: &Kind, template: &Template, zygote: bool) -> Resu
     let warm = Warm {
         imports: &template.imports,
         code: template.warm_up.as_deref(),
-        threads: u32::try_from(kind.quantities.cpu_millis.div_ceil(1000))
-            .unwrap_or(1)
-            .max(1),
+        threads: kind.quantities.threads(),
         zygote,
         context: kind.contexts,
     };

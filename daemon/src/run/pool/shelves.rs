@@ -25,6 +25,8 @@ struct Shelf<K, W> {
     kind: K,
     /// How many shall wait: one, and one more each time that there was none; none of a kind that was only noted.
     wanted: usize,
+    /// Whether one waits although nobody asks for it.
+    kept: bool,
     waiting: VecDeque<W>,
     asked: Instant,
     failures: u32,
@@ -62,12 +64,21 @@ impl<K: Clone + PartialEq, W> Shelves<K, W> {
         }
     }
 
+    /// Has so many of a kind wait from now on, none or one, whether or not somebody asks for it.
+    pub(super) fn keep(&mut self, kind: &K, wanted: usize, now: Instant) {
+        if self.most > 0 {
+            let there = self.place(kind).map(|place| self.shelves[place].asked);
+            let shelf = self.shelf(kind, wanted, there.unwrap_or(now));
+            (shelf.kept, shelf.wanted) = (true, shelf.wanted.max(wanted));
+        }
+    }
+
     /// Takes the one that has waited longest, if there is one; there will be one next time.
     pub(super) fn take(&mut self, kind: &K, now: Instant) -> Option<W> {
         if self.most == 0 {
             return None;
         }
-        let (most, is_new) = (self.most, !self.shelves.iter().any(|shelf| shelf.kind == *kind));
+        let (most, is_new) = (self.most, self.place(kind).is_none());
         let shelf = self.shelf(kind, 1, now);
         let taken = shelf.waiting.pop_front();
         if taken.is_none() && !is_new {
@@ -78,24 +89,25 @@ impl<K: Clone + PartialEq, W> Shelves<K, W> {
 
     /// The shelf of a kind that is asked for now; at first so many shall wait.
     fn shelf(&mut self, kind: &K, wanted: usize, now: Instant) -> &mut Shelf<K, W> {
-        let place = self
-            .shelves
-            .iter()
-            .position(|shelf| shelf.kind == *kind)
-            .unwrap_or_else(|| {
-                self.shelves.push(Shelf {
-                    kind: kind.clone(),
-                    wanted,
-                    waiting: VecDeque::new(),
-                    asked: now,
-                    failures: 0,
-                    not_before: now,
-                });
-                self.shelves.len() - 1
+        let place = self.place(kind).unwrap_or_else(|| {
+            self.shelves.push(Shelf {
+                kind: kind.clone(),
+                wanted,
+                kept: false,
+                waiting: VecDeque::new(),
+                asked: now,
+                failures: 0,
+                not_before: now,
             });
+            self.shelves.len() - 1
+        });
         let shelf = &mut self.shelves[place];
         shelf.asked = now;
         shelf
+    }
+
+    fn place(&self, kind: &K) -> Option<usize> {
+        self.shelves.iter().position(|shelf| shelf.kind == *kind)
     }
 
     /// What is to be made next. The kinds that were asked for last come first.
@@ -142,8 +154,12 @@ impl<K: Clone + PartialEq, W> Shelves<K, W> {
     /// Takes out what need not wait any more: of kinds that nobody asks for, and what has no room.
     pub(super) fn surplus(&mut self, now: Instant) -> Vec<W> {
         let idle = self.idle;
-        let is_old = |shelf: &mut Shelf<K, W>| now.saturating_duration_since(shelf.asked) >= idle;
-        let old = self.shelves.extract_if(.., is_old).flat_map(|shelf| shelf.waiting);
+        let is_old = |shelf: &Shelf<K, W>| now.saturating_duration_since(shelf.asked) >= idle;
+        for shelf in self.shelves.iter_mut().filter(|shelf| shelf.kept && is_old(shelf)) {
+            shelf.wanted = shelf.wanted.min(1);
+        }
+        let is_given_up = |shelf: &mut Shelf<K, W>| !shelf.kept && is_old(shelf);
+        let old = self.shelves.extract_if(.., is_given_up).flat_map(|shelf| shelf.waiting);
         let mut surplus: Vec<W> = old.collect();
         for (shelf, room) in self.with_room() {
             let beyond = shelf.waiting.len().saturating_sub(room);
@@ -176,10 +192,11 @@ impl<K: Clone + PartialEq, W> Shelves<K, W> {
         (self.most, self.idle) = (most, idle);
     }
 
-    /// The kinds that were asked for lately, the last one first: no more than may wait, and as many that were only noted.
-    pub(super) fn kinds(&self) -> Vec<K> {
+    /// The kinds that are kept, and those that were asked for lately, the last one first: no more than may wait, and as many
+    /// of which none shall. With each, whether it is one of the latter.
+    pub(super) fn kinds(&self) -> Vec<(K, bool)> {
         let mut shelves: Vec<_> = self.shelves.iter().collect();
-        shelves.sort_by_key(|shelf| std::cmp::Reverse(shelf.asked));
+        shelves.sort_by_key(|shelf| (std::cmp::Reverse(shelf.kept), std::cmp::Reverse(shelf.asked)));
         let mut left = [self.most; 2];
         shelves.retain(|shelf| {
             let left = &mut left[usize::from(shelf.wanted > 0)];
@@ -187,7 +204,8 @@ impl<K: Clone + PartialEq, W> Shelves<K, W> {
             *left = left.saturating_sub(1);
             is_among
         });
-        shelves.into_iter().map(|shelf| shelf.kind.clone()).collect()
+        let named = |shelf: &Shelf<K, W>| (shelf.kind.clone(), shelf.wanted == 0);
+        shelves.into_iter().map(named).collect()
     }
 
     /// How many wait.
@@ -195,14 +213,19 @@ impl<K: Clone + PartialEq, W> Shelves<K, W> {
         self.shelves.iter().map(|shelf| shelf.waiting.len()).sum()
     }
 
-    /// All shelves, the one that was asked for last first, each with how many may wait there.
+    /// All shelves, the one that was asked for last first, each with how many may wait there: one of each kind that is kept,
+    /// before there are more of any.
     fn with_room(&mut self) -> impl Iterator<Item = (&mut Shelf<K, W>, usize)> {
         self.shelves.sort_by_key(|shelf| std::cmp::Reverse(shelf.asked));
-        let mut left = self.most;
+        let is_kept = |shelf: &&Shelf<K, W>| shelf.kept && shelf.wanted > 0;
+        let mut kept = self.shelves.iter().filter(is_kept).count().min(self.most);
+        let mut left = self.most - kept;
         self.shelves.iter_mut().map(move |shelf| {
-            let room = shelf.wanted.min(left);
-            left -= room;
-            (shelf, room)
+            let least = usize::from(shelf.kept && kept > 0).min(shelf.wanted);
+            kept -= least;
+            let more = (shelf.wanted - least).min(left);
+            left -= more;
+            (shelf, least + more)
         })
     }
 }
@@ -315,10 +338,42 @@ mod tests {
         shelves.note(&'n', now + second(1));
         shelves.note(&'m', now + second(2));
         shelves.take(&'b', now + second(3));
-        assert_eq!(shelves.kinds(), ['b', 'm']);
+        assert_eq!(shelves.kinds(), [('b', false), ('m', true)]);
         assert_eq!(fill(&mut shelves, now + second(3)), "b");
         assert!(shelves.surplus(now + IDLE + second(1)).is_empty());
-        assert_eq!(shelves.kinds(), ['b', 'm']);
+        assert_eq!(shelves.kinds(), [('b', false), ('m', true)]);
+    }
+
+    #[test]
+    fn one_of_a_kind_that_is_kept_waits_whoever_asks_for_what() {
+        let (mut shelves, now) = (Shelves::new(2, IDLE), Instant::now());
+        shelves.keep(&'k', 1, now);
+        shelves.keep(&'n', 0, now);
+        assert_eq!(fill(&mut shelves, now), "k");
+        for _ in 0..3 {
+            shelves.take(&'a', now + second(1));
+        }
+        assert!(shelves.surplus(now + second(1)).is_empty());
+        assert_eq!(fill(&mut shelves, now + second(1)), "a");
+        assert_eq!(shelves.kinds(), [('k', false), ('n', true), ('a', false)]);
+        assert_eq!(shelves.surplus(now + second(1) + IDLE), [7]);
+        assert_eq!(shelves.kinds(), [('k', false), ('n', true)]);
+        assert_eq!(shelves.take(&'k', now + second(1) + IDLE), Some(7));
+        assert_eq!(fill(&mut shelves, now + second(1) + IDLE), "k");
+    }
+
+    #[test]
+    fn of_a_kind_that_is_kept_there_are_more_while_it_is_asked_for() {
+        let (mut shelves, now) = (Shelves::new(3, IDLE), Instant::now());
+        shelves.keep(&'k', 1, now);
+        fill(&mut shelves, now);
+        shelves.take(&'k', now);
+        shelves.take(&'k', now + second(1));
+        assert_eq!(fill(&mut shelves, now + second(1)), "kk");
+        // What is said again changes nothing.
+        shelves.keep(&'k', 1, now + IDLE);
+        assert_eq!(shelves.surplus(now + IDLE + second(1)), [7]);
+        assert_eq!(shelves.len(), 1);
     }
 
     #[test]
