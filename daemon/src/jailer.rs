@@ -328,7 +328,7 @@ impl Process {
         .await;
     }
 
-    /// Begins another part of its life, with a wall time if it shall have one; `Lapped` follows.
+    /// Begins another part of its life: with a wall time if it has something to run, else `Lapped` follows.
     pub async fn lap(&self, timeout_ms: Option<u64>) {
         self.tell(|session, execution| Request::Lap {
             session,

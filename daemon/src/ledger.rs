@@ -1,8 +1,8 @@
 //! The durable record: who asked, what ran, what came out.
 //!
-//! One thread owns the SQLite database and takes requests from a bounded channel. An `accept` is committed before its
+//! One thread writes to the SQLite database and takes requests from a bounded channel. An `accept` is committed before its
 //! answer but not synced (a crash of the host may lose it, a crash of brigd can't), in short if it comes alone
-//! (`promises`); a `finish` is synced, and all that wait at one time share one transaction. Accepts are written first, so
+//! (`promises`), then by whoever asks where that thread is at rest; a `finish` is synced, and all that wait at one time share one transaction. Accepts are written first, so
 //! that they don't wait for that sync.
 //!
 //! `entries` is append-only: every entry is one JSON text, never changed, in the order of its number, and a chain of
@@ -43,6 +43,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant, SystemTime};
 
 use tokio::sync::{mpsc, oneshot, watch};
+use tokio::time::sleep_until;
 use tracing::{info, warn};
 
 use brig_jailer::ids::Id;
@@ -60,7 +61,7 @@ use refusals::Refusals;
 pub use removal::Swept;
 use request::{Look, Request};
 pub use verify::{Range, Verdict};
-use writer::Writer;
+use writer::{Shared, Writer};
 
 /// How long a request is remembered from its acceptance on, and a result from the end on.
 pub const REMEMBERED: Duration = Duration::from_secs(24 * 60 * 60);
@@ -101,6 +102,7 @@ pub struct Ledger {
     /// Whether there are accepts that are not among the entries yet.
     promised: Arc<AtomicBool>,
     rewriting: Arc<AtomicBool>,
+    writer: Shared,
 }
 
 impl Ledger {
@@ -116,9 +118,11 @@ impl Ledger {
         let writer = Writer::open(path, options)?;
         let (requests, inbox) = mpsc::channel(QUEUE);
         let (head, promised, rewriting) = (writer.head(), writer.promised(), writer.rewriting());
+        let writer = Shared::new(writer);
+        let served = writer.clone();
         std::thread::Builder::new()
             .name("ledger".to_owned())
-            .spawn(move || writer.run(inbox))
+            .spawn(move || served.run(inbox))
             .map_err(|source| LedgerError::File {
                 path: path.to_owned(),
                 source,
@@ -130,6 +134,7 @@ impl Ledger {
             head,
             promised,
             rewriting,
+            writer,
         })
     }
 
@@ -140,7 +145,30 @@ impl Ledger {
 
     /// Records that an execution will run; it must not start before this returned.
     pub async fn accept(&self, accept: Accept) -> Result<(), LedgerError> {
-        self.ask(|answer| Request::Accept(Box::new(accept), answer)).await
+        match self.promise(Box::new(accept)) {
+            Ok(()) => Ok(()),
+            Err(accept) => self.ask(|answer| Request::Accept(accept, answer)).await,
+        }
+    }
+
+    /// Promises an accept if nothing was asked of the writer that is not done: the way to its thread and back takes longer.
+    /// What is promised is entered in time by whoever was the first since all was.
+    fn promise(&self, accept: Box<Accept>) -> Result<(), Box<Accept>> {
+        if self.requests.capacity() < self.requests.max_capacity() {
+            return Err(accept);
+        }
+        if let Some(due) = self.writer.promise(accept)? {
+            // The writer's thread sleeps; at its end it enters them by itself.
+            let requests = self.requests.downgrade();
+            tokio::spawn(async move {
+                sleep_until(due.into()).await;
+                if let Some(requests) = requests.upgrade() {
+                    let (answer, _nobody_waits) = oneshot::channel();
+                    let _ = requests.send(Request::Look(Look::Entered(answer))).await;
+                }
+            });
+        }
+        Ok(())
     }
 
     /// Records how an execution ended, durably; `finished` must not be told before this returned.

@@ -22,7 +22,7 @@ use crate::ids::Id;
 use crate::step::StepError;
 
 /// The version of these messages; the two ends must agree on it.
-pub const VERSION: u32 = 6;
+pub const VERSION: u32 = 7;
 
 /// The largest memo of an execution, in bytes.
 pub const MEMO_MAX: usize = 32 * 1024;
@@ -50,8 +50,8 @@ pub enum Request {
         signal: i32,
         group: bool,
     },
-    /// Begins a new part of an execution that goes on: `Lapped` says what was used in the last one; the time limit is
-    /// set anew.
+    /// Begins a new part of an execution that goes on; the time limit is set anew. Where the program waits for work from then on,
+    /// `Lapped` says what was used in the last one.
     Lap {
         session: Id,
         execution: Id,

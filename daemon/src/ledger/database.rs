@@ -75,9 +75,12 @@ fn open_private(path: &Path) -> io::Result<File> {
         .open(path)
 }
 
+/// How long is waited for whoever else has the database: an administrator's tool.
+pub(super) const BUSY: Duration = Duration::from_secs(5);
+
 fn connect(path: &Path, options: &Options) -> rusqlite::Result<Connection> {
     let connection = Connection::open(path)?;
-    connection.busy_timeout(Duration::from_secs(5))?;
+    connection.busy_timeout(BUSY)?;
     // All that an execution takes are more than the 16 of rusqlite.
     connection.set_prepared_statement_cache_capacity(64);
     connection.pragma_update(None, "journal_mode", "WAL")?;

@@ -1,8 +1,8 @@
-//! The thread that owns the database.
+//! What writes to the database: one thread, and whoever promises an accept while that is at rest.
 
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant, SystemTime};
 
 use rusqlite::{Connection, TransactionBehavior};
@@ -35,6 +35,10 @@ const HEAD_EVERY: i64 = 1000;
 const RUNNING: &str = "SELECT execution FROM executions WHERE finish_number IS NULL ORDER BY accept_number";
 const OPEN: &str = "SELECT session FROM sessions WHERE close_number IS NULL ORDER BY open_number";
 
+/// The writer, for its thread and for whoever has something short to be written that can't wait; absent once it has ended.
+#[derive(Debug, Clone)]
+pub(super) struct Shared(Arc<Mutex<Option<Writer>>>);
+
 #[derive(Debug)]
 pub(super) struct Writer {
     path: PathBuf,
@@ -58,6 +62,86 @@ pub(super) struct Writer {
     rewriting: Arc<AtomicBool>,
     /// Held as long as the writer lives.
     _lock: Lock,
+}
+
+impl Shared {
+    pub(super) fn new(writer: Writer) -> Self {
+        Self(Arc::new(Mutex::new(Some(writer))))
+    }
+
+    /// Serves requests until the last handle is gone or `Close` comes; what waits then is still done.
+    pub(super) fn run(&self, mut inbox: mpsc::Receiver<Request>) {
+        let clock = Builder::new_current_thread().enable_time().build();
+        let clock = clock.inspect_err(|error| warn!(%error, "ledger: no clock")).ok();
+        let mut requests = Vec::new();
+        let mut closing = Vec::new();
+        while self.wait(&mut inbox, &mut requests, clock.as_ref()) > 0 {
+            let batch = Batch::sort(requests.drain(..), &mut closing);
+            if !closing.is_empty() {
+                inbox.close();
+            }
+            if let Some(writer) = self.lock().as_mut() {
+                writer.go_on(batch, inbox.is_empty());
+            }
+        }
+        if let Some(mut writer) = self.lock().take() {
+            // What can't be entered is told, and entered at the next start.
+            let _ = writer.enter_promises();
+            writer.tell_head();
+        }
+        for answer in closing {
+            let _ = answer.send(Ok(()));
+        }
+    }
+
+    /// Waits for requests. What was promised is entered when none come; without a clock, at once.
+    fn wait(&self, inbox: &mut mpsc::Receiver<Request>, requests: &mut Vec<Request>, clock: Option<&Runtime>) -> usize {
+        while let Some(due) = self.due() {
+            if let Some(clock) = clock
+                && Instant::now() < due
+            {
+                let next = async { tokio::time::timeout_at(due.into(), inbox.recv_many(requests, BATCH)).await };
+                if let Ok(count) = clock.block_on(next) {
+                    return count;
+                }
+            }
+            let entered = self.lock().as_mut().map_or(Ok(()), Writer::enter_promises);
+            // If that fails, it is told, and done again.
+            if entered.is_err() && clock.is_none() {
+                break;
+            }
+        }
+        inbox.blocking_recv_many(requests, BATCH)
+    }
+
+    /// Promises an accept here and now, if the writer is at rest. The first promise since all were entered gives the time at
+    /// which they are to be; what is not promised is given back.
+    ///
+    /// This writes a page or two, syncs nothing, and waits for no lock: what a task may do whose answer somebody waits for.
+    pub(super) fn promise(&self, accept: Box<Accept>) -> Result<Option<Instant>, Box<Accept>> {
+        let Ok(mut writer) = self.0.try_lock() else {
+            return Err(accept);
+        };
+        match writer.as_mut() {
+            Some(writer) => {
+                let before = writer.due;
+                if writer.promise_at_once(&accept) {
+                    Ok(writer.due.filter(|_| before.is_none()))
+                } else {
+                    Err(accept)
+                }
+            }
+            None => Err(accept),
+        }
+    }
+
+    fn due(&self) -> Option<Instant> {
+        self.lock().as_ref().and_then(|writer| writer.due)
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Option<Writer>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
 }
 
 impl Writer {
@@ -106,55 +190,15 @@ impl Writer {
         Arc::clone(&self.promised)
     }
 
-    /// Serves requests until the last handle is gone or `Close` comes; what waits then is still done.
-    pub(super) fn run(mut self, mut inbox: mpsc::Receiver<Request>) {
-        let clock = Builder::new_current_thread().enable_time().build();
-        let clock = clock.inspect_err(|error| warn!(%error, "ledger: no clock")).ok();
-        let mut requests = Vec::new();
-        let mut closing = Vec::new();
-        while self.wait(&mut inbox, &mut requests, clock.as_ref()) > 0 {
-            self.serve(Batch::sort(requests.drain(..), &mut closing));
-            if !closing.is_empty() {
-                inbox.close();
-            }
-            if self.head.borrow().number >= self.told + HEAD_EVERY {
-                self.tell_head();
-            }
-            if self.written >= CHECKPOINT_BYTES && inbox.is_empty() {
-                self.checkpoint();
-            }
+    /// Does what came, and what is due besides.
+    fn go_on(&mut self, batch: Batch, is_quiet: bool) {
+        self.serve(batch);
+        if self.head.borrow().number >= self.told + HEAD_EVERY {
+            self.tell_head();
         }
-        // What can't be entered is told, and entered at the next start.
-        let _ = self.enter_promises();
-        self.tell_head();
-        drop(self);
-        for answer in closing {
-            let _ = answer.send(Ok(()));
+        if self.written >= CHECKPOINT_BYTES && is_quiet {
+            self.checkpoint();
         }
-    }
-
-    /// Waits for requests. What was promised is entered when none come; without a clock, at once.
-    fn wait(
-        &mut self,
-        inbox: &mut mpsc::Receiver<Request>,
-        requests: &mut Vec<Request>,
-        clock: Option<&Runtime>,
-    ) -> usize {
-        while let Some(due) = self.due {
-            if let Some(clock) = clock
-                && Instant::now() < due
-            {
-                let next = async { tokio::time::timeout_at(due.into(), inbox.recv_many(requests, BATCH)).await };
-                if let Ok(count) = clock.block_on(next) {
-                    return count;
-                }
-            }
-            // If that fails, it is told, and done again.
-            if self.enter_promises().is_err() && clock.is_none() {
-                break;
-            }
-        }
-        inbox.blocking_recv_many(requests, BATCH)
     }
 
     /// Notes the head of the chain where whoever writes to the ledger's file can't change it.
@@ -206,6 +250,17 @@ impl Writer {
             // What is entered now says what is wrong.
             Err(_) => false,
         }
+    }
+
+    /// The same, but not where somebody else has the database just now.
+    fn promise_at_once(&mut self, accept: &Accept) -> bool {
+        if self.connection.busy_timeout(Duration::ZERO).is_err() {
+            return false;
+        }
+        let given = self.promise(accept);
+        // A limit of time that is lost makes requests fail that could have waited, and nothing else.
+        let _ = self.connection.busy_timeout(database::BUSY);
+        given
     }
 
     /// Enters what was promised.

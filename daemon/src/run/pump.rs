@@ -12,6 +12,7 @@
 mod ear;
 mod feed;
 mod line;
+mod spare;
 mod tap;
 mod terminal;
 mod thread;

@@ -10,8 +10,8 @@ use rustix::fs::{Mode, OFlags};
 use super::iomax::{self, IoPlan};
 use super::limits::{self, Limits};
 use super::{
-    Cgroups, Controllers, DockGroup, layout, make_dir, read_file, read_keyed, remove_dir, remove_tree, sys_error,
-    write_file,
+    Cgroups, Controllers, DockGroup, find_key, layout, make_dir, read_keyed, read_text, remove_dir, remove_tree,
+    sys_error, write_file,
 };
 use crate::api::{Lap, Quantities, Usage};
 use crate::files::wire::CHANNELS_MAX;
@@ -62,8 +62,31 @@ pub struct Leaf {
     events: OwnedFd,
     /// Where a lap began; what is told of the leaf is what came after it.
     before: Counters,
-    /// The peak of memory since the lap began: version 2 counts it per open file.
-    peak: Option<OwnedFd>,
+    /// What its figures are read from, in the order of [`Figure`], once there was a lap: opening these files takes longer than
+    /// reading them. Version 2 counts the peak of memory per open file.
+    open: Option<Vec<OwnedFd>>,
+}
+
+/// What is read of a leaf.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Figure {
+    Cpu,
+    OomKills,
+    MemoryPeak,
+    ProcessesPeak,
+    Refused,
+    RefusedAbove,
+}
+
+impl Figure {
+    const ALL: [Self; 6] = [
+        Self::Cpu,
+        Self::OomKills,
+        Self::MemoryPeak,
+        Self::ProcessesPeak,
+        Self::Refused,
+        Self::RefusedAbove,
+    ];
 }
 
 /// What only grows.
@@ -295,7 +318,7 @@ impl SessionGroups {
                 .collect::<Result<_, _>>()?,
             events: open_file(&folders[0].join("cgroup.events"))?,
             before: Counters::default(),
-            peak: None,
+            open: None,
             folders: folders.to_vec(),
         };
         let before = Counters {
@@ -353,12 +376,8 @@ impl Leaf {
 
     /// Processes of the leaf that were killed for memory.
     pub fn oom_kills(&self) -> u64 {
-        let file = match self.folders.get(1) {
-            Some(memory) => memory.join("memory.oom_control"),
-            None => self.folders[0].join("memory.events"),
-        };
-        let total = read_keyed(&file, "oom_kill").unwrap_or(0);
-        total.saturating_sub(self.before.oom_kills)
+        self.keyed(Figure::OomKills, "oom_kill")
+            .saturating_sub(self.before.oom_kills)
     }
 
     /// Begins a new lap, and tells the last one: usage and counts are those since this call.
@@ -375,16 +394,17 @@ impl Leaf {
             cpu_us: self.before.cpu_us + lap.usage.cpu_us,
             oom_kills: self.before.oom_kills + lap.oom_kills,
             pids_refused: self.before.pids_refused + lap.pids_refused,
-            processes: self.before.processes || self.processes_peak() > 1,
+            processes: self.before.processes || lap.usage.processes_peak > 1,
         };
-        match self.folders.get(1) {
+        if self.open.is_none() {
+            self.open = Figure::ALL
+                .iter()
+                .map(|figure| self.open_figure(*figure).ok())
+                .collect();
+        }
+        if let Some(open) = &self.open {
             // A group that can't be reset keeps its peak, which is no less than the lap's.
-            Some(memory) => drop(write_file(&memory.join("memory.max_usage_in_bytes"), "0")),
-            None => {
-                let peak = open(&self.folders[0].join("memory.peak"), OFlags::RDWR);
-                let reset = |peak: &OwnedFd| rustix::io::write(peak, b"0").is_ok();
-                self.peak = peak.ok().filter(reset);
-            }
+            let _ = rustix::io::pwrite(&open[Figure::MemoryPeak as usize], b"0", 0);
         }
         lap
     }
@@ -396,44 +416,70 @@ impl Leaf {
 
     /// Forks refused since the leaf was made. The limit sits on the group above, whose counter is read.
     pub fn pids_refused(&self) -> u64 {
-        let leaf = self.folders.get(3).unwrap_or(&self.folders[0]);
-        let count = |group: &Path| read_keyed(&group.join("pids.events"), "max").unwrap_or(0);
-        let total = count(leaf).max(leaf.parent().map_or(0, count));
+        let total = self
+            .keyed(Figure::Refused, "max")
+            .max(self.keyed(Figure::RefusedAbove, "max"));
         total.saturating_sub(self.before.pids_refused)
     }
 
     /// What the leaf's processes have used.
     pub fn usage(&self) -> Usage {
-        let cpu_us = read_keyed(&self.folders[0].join("cpu.stat"), "usage_usec").unwrap_or(0);
+        let cpu_us = self.keyed(Figure::Cpu, "usage_usec");
         Usage {
             cpu_us: cpu_us.saturating_sub(self.before.cpu_us),
-            memory_peak_bytes: self.memory_peak(),
+            memory_peak_bytes: self.number(Figure::MemoryPeak),
             processes_peak: if self.before.processes {
                 0
             } else {
-                self.processes_peak()
+                self.number(Figure::ProcessesPeak)
             },
         }
     }
 
-    fn processes_peak(&self) -> u64 {
-        let file = self.folders.get(3).unwrap_or(&self.folders[0]).join("pids.peak");
-        let text = read_file(&file).ok();
-        text.and_then(|text| text.parse().ok()).unwrap_or(0)
+    fn keyed(&self, figure: Figure, key: &str) -> u64 {
+        self.read(figure).and_then(|text| find_key(&text, key)).unwrap_or(0)
     }
 
-    fn memory_peak(&self) -> u64 {
-        let number = |text: &str| text.trim().parse().ok();
-        if let Some(peak) = &self.peak {
-            let mut text = [0; 32];
-            let length = rustix::io::pread(peak, &mut text, 0).unwrap_or(0);
-            return std::str::from_utf8(&text[..length]).ok().and_then(number).unwrap_or(0);
-        }
-        let file = match self.folders.get(1) {
-            Some(memory) => memory.join("memory.max_usage_in_bytes"),
-            None => self.folders[0].join("memory.peak"),
+    fn number(&self, figure: Figure) -> u64 {
+        self.read(figure).and_then(|text| text.trim().parse().ok()).unwrap_or(0)
+    }
+
+    fn read(&self, figure: Figure) -> Option<String> {
+        let Some(open) = &self.open else {
+            return read_text(&self.place(figure)).ok();
         };
-        read_file(&file).ok().as_deref().and_then(number).unwrap_or(0)
+        let mut text = [0; 4096];
+        let length = rustix::io::pread(&open[figure as usize], &mut text, 0).ok()?;
+        String::from_utf8(text[..length].to_vec()).ok()
+    }
+
+    fn open_figure(&self, figure: Figure) -> Result<OwnedFd, SysError> {
+        let place = self.place(figure);
+        if figure == Figure::MemoryPeak
+            && let Ok(file) = open(&place, OFlags::RDWR)
+        {
+            return Ok(file);
+        }
+        open(&place, OFlags::RDONLY)
+    }
+
+    /// Where a figure is told. On version 1 each controller has a folder of its own.
+    fn place(&self, figure: Figure) -> PathBuf {
+        let (own, below) = (&self.folders[0], |controller: usize| self.folders.get(controller));
+        let pids = below(3).unwrap_or(own);
+        match figure {
+            Figure::Cpu => own.join("cpu.stat"),
+            Figure::OomKills => {
+                below(1).map_or_else(|| own.join("memory.events"), |memory| memory.join("memory.oom_control"))
+            }
+            Figure::MemoryPeak => below(1).map_or_else(
+                || own.join("memory.peak"),
+                |memory| memory.join("memory.max_usage_in_bytes"),
+            ),
+            Figure::ProcessesPeak => pids.join("pids.peak"),
+            Figure::Refused => pids.join("pids.events"),
+            Figure::RefusedAbove => pids.parent().unwrap_or(pids).join("pids.events"),
+        }
     }
 
     /// Removes the group; fails with `EBUSY` while a process is still leaving.

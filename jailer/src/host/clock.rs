@@ -143,11 +143,14 @@ impl Jailer {
         execution.clock.wall = timeout_ms.map(allowed).map(Duration::from_millis);
         let lap = execution.leaf.lap();
         self.start_clock(id, name);
-        let lapped = Event::Lapped {
-            session: id.clone(),
-            execution: name.clone(),
-            lap,
-        };
-        self.tell_about(id, lapped);
+        // Nobody asks what was used before work was given to it.
+        if timeout_ms.is_none() {
+            let lapped = Event::Lapped {
+                session: id.clone(),
+                execution: name.clone(),
+                lap,
+            };
+            self.tell_about(id, lapped);
+        }
     }
 }

@@ -193,3 +193,36 @@ fn while_promises_can_not_be_entered_no_more_are_given() {
     assert_eq!(texts(&path, ENTRIES), ["accept e1", "finish e1"]);
     assert_eq!(texts(&path, PROMISES).len(), 1);
 }
+
+#[tokio::test]
+async fn who_asks_for_a_promise_does_not_hold_up_others_while_somebody_else_has_the_database() {
+    let (_directory, path) = place();
+    let ledger = Ledger::open(&path).unwrap();
+    let connection = Connection::open(&path).unwrap();
+    connection.execute_batch("BEGIN IMMEDIATE").unwrap();
+    let asked = ledger.clone();
+    let accepting = tokio::spawn(async move { asked.accept(other(1)).await });
+    // One thread serves both: it has time for this.
+    let began = Instant::now();
+    for _ in 0..10 {
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    assert!(began.elapsed() < database::BUSY, "{:?}", began.elapsed());
+    assert!(!accepting.is_finished());
+    connection.execute_batch("COMMIT").unwrap();
+    accepting.await.unwrap().unwrap();
+    assert!(ledger.get(&id("e1")).await.unwrap().is_some());
+    // The next one is not in the way of anybody any more, and is there as soon as it was given.
+    ledger.accept(other(2)).await.unwrap();
+    assert_eq!(texts(&path, PROMISES).len() + texts(&path, ENTRIES).len(), 2);
+}
+
+#[tokio::test]
+async fn the_writer_ends_with_its_last_handle_whatever_was_promised() {
+    let (_directory, path) = place();
+    let ledger = Ledger::open(&path).unwrap();
+    ledger.accept(other(1)).await.unwrap();
+    ledger.close().await.unwrap();
+    assert_eq!(texts(&path, ENTRIES), ["accept e1"]);
+    drop(Writer::open(&path, &Options::default()).unwrap());
+}

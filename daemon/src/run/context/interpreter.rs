@@ -37,7 +37,7 @@ pub struct Live {
 impl Live {
     /// Begins another part of its life, with a wall time if code runs.
     pub(super) async fn lap(&mut self, timeout_ms: Option<u64>) {
-        self.laps += 1;
+        self.laps += u32::from(timeout_ms.is_none());
         self.process.lap(timeout_ms).await;
     }
 }

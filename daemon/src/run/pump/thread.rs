@@ -12,13 +12,12 @@ use tokio::sync::{mpsc, watch};
 use tracing::{debug, error, warn};
 
 use super::line::{Mover, Store};
+use super::spare::Spares;
 use super::{Fault, Line, Pump};
 use crate::run::log::Log;
 use crate::run::watch::Pipes;
 use crate::status::Problem;
 
-/// Stack of a thread, in bytes. What comes from a guest is parsed without recursion.
-const STACK: usize = 128 * 1024;
 /// How long a thread may take to end that was told to, unless a call of the guest's holds it.
 const ABANDON: Duration = Duration::from_secs(1);
 /// The most threads that guests may hold before no new work is taken.
@@ -28,6 +27,7 @@ pub const ABANDONED_MAX: usize = 64;
 #[derive(Debug, Default)]
 pub struct Pumps {
     abandoned: AtomicUsize,
+    spares: Spares,
 }
 
 /// How a pump came to its end.
@@ -151,8 +151,7 @@ impl Pumps {
     pub(in crate::run) fn let_go(self: &Arc<Self>, pipes: Pipes) {
         let pumps = Arc::clone(self);
         pumps.abandoned.fetch_add(1, Ordering::SeqCst);
-        let builder = std::thread::Builder::new().name("close".to_owned()).stack_size(STACK);
-        let spawned = builder.spawn(move || {
+        let spawned = self.spares.run(move || {
             drop(pipes);
             pumps.abandoned.fetch_sub(1, Ordering::SeqCst);
         });
@@ -173,8 +172,7 @@ impl Pumps {
             log,
             told,
         };
-        let builder = std::thread::Builder::new().name("pump".to_owned()).stack_size(STACK);
-        let spawned = builder.spawn(move || thread.run(work));
+        let spawned = self.spares.run(move || thread.run(work));
         spawned.map_err(|source| Fault { call: "thread", source })?;
         Ok((orders, finish))
     }
