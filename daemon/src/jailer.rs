@@ -348,13 +348,14 @@ impl Process {
         .await;
     }
 
-    /// Lets the jailer forget it: its end is recorded.
+    /// Lets the jailer forget it: its end is recorded. Returns when that is on its way: whoever is told next that it is no more
+    /// shall not find it again after a crash of this daemon.
     pub async fn forget(&self) {
-        self.tell(|session, execution| Request::Forget {
-            session,
-            execution: Some(execution),
-        })
-        .await;
+        let (session, execution) = (self.session.clone(), Some(self.execution.clone()));
+        // A jailer that is gone has forgotten everything.
+        if let Err(error) = self.jailer.ask_late(|| Request::Forget { session, execution }).await {
+            debug!(%error, "request not sent");
+        }
     }
 
     async fn tell(&self, request: impl FnOnce(Id, Id) -> Request) {

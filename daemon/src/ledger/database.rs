@@ -7,6 +7,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use rusqlite::Connection;
+use rusqlite::config::DbConfig;
 
 use super::{LedgerError, Options};
 
@@ -83,6 +84,8 @@ fn connect(path: &Path, options: &Options) -> rusqlite::Result<Connection> {
     connection.busy_timeout(BUSY)?;
     // All that an execution takes are more than the 16 of rusqlite.
     connection.set_prepared_statement_cache_capacity(64);
+    // Else statements on tables with partial indexes are compiled again for each value.
+    connection.set_db_config(DbConfig::SQLITE_DBCONFIG_ENABLE_QPSG, true)?;
     connection.pragma_update(None, "journal_mode", "WAL")?;
     // Copying the log into the database syncs both; that must not happen within a commit that code waits for.
     connection.pragma_update(None, "wal_autocheckpoint", 0)?;
