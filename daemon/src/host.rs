@@ -121,10 +121,12 @@ impl Host {
         self.artifacts.resize(&config.artifacts);
         self.links.replace(link_key, config.links.clone());
         self.session_places.resize(config.limits.sessions);
-        self.pool.replace(config.pool.clone());
         self.connections.resize(config.limits.connections);
         self.clients.replace(config.clients.clone());
+        let pool = config.pool.clone();
         *self.config.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(config);
+        // It looks at the others.
+        self.pool.replace(pool);
     }
 
     /// Does something about a kept session until the daemon leaves that to the next one.

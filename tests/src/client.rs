@@ -1,6 +1,7 @@
 //! A client of a brigd, asked by tests that are not asynchronous.
 
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use brig_proto::v1::artifacts_client::ArtifactsClient;
 use brig_proto::v1::contexts_client::ContextsClient;
@@ -21,6 +22,7 @@ use tokio::task::JoinHandle;
 use tonic::transport::{Channel, Endpoint};
 use tonic::{Response, Status, Streaming};
 
+use crate::way::Finds;
 use crate::{DEADLINE, Live, Outcome, Refused, way};
 
 /// A connection to a brigd.
@@ -31,6 +33,7 @@ pub struct Client {
     socket: PathBuf,
     /// Whether its brigd was told how programs are to come to be ([`way`]).
     has_way: bool,
+    finds: Arc<Finds>,
 }
 
 impl Client {
@@ -47,6 +50,7 @@ impl Client {
             channel,
             socket: socket.to_owned(),
             has_way: false,
+            finds: Arc::default(),
         }
     }
 
@@ -146,7 +150,7 @@ impl Client {
     pub fn send(&self, mut messages: Vec<RunRequest>) -> Result<Live, Refused> {
         let expected = self.has_way.then(|| way::prepare(self, &mut messages)).flatten();
         let live = self.follow(self.client().run(tokio_stream::iter(messages)))?;
-        Ok(live.expecting(expected))
+        Ok(live.expecting(&self.finds, expected))
     }
 
     /// Runs something in a session that exists.

@@ -81,10 +81,14 @@ pub fn descendants(pid: u32) -> Vec<Process> {
 
 /// The one process below this one that has a name.
 pub fn named(pid: u32, name: &str) -> Process {
-    let mut found: Vec<Process> = descendants(pid)
-        .into_iter()
-        .filter(|process| process.name == name)
-        .collect();
+    let all = descendants(pid);
+    // One that was cloned just now has the name of its parent until it runs something else.
+    let is_clone = |process: &Process| {
+        let parent = all.iter().find(|other| other.pid == process.parent);
+        parent.is_some_and(|parent| parent.name == name)
+    };
+    let is_it = |process: &&Process| process.name == name && !is_clone(process);
+    let mut found: Vec<Process> = all.iter().filter(is_it).cloned().collect();
     assert_eq!(found.len(), 1, "{name} below {pid}: {found:?}");
     found.remove(0)
 }

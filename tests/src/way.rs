@@ -53,13 +53,48 @@ pub fn start_word() -> &'static str {
     }
 }
 
+/// How often a session that waited must have been found, and how often one was: another request may have been faster.
+#[derive(Debug, Default)]
+pub(crate) struct Finds {
+    expected: AtomicU64,
+    found: AtomicU64,
+}
+
+impl Finds {
+    /// Checks how the program of a run came to be.
+    pub(crate) fn check(&self, expected: StartKind, start: StartKind) {
+        if expected == StartKind::Pool {
+            self.expected.fetch_add(1, Ordering::Relaxed);
+            self.found
+                .fetch_add(u64::from(start == StartKind::Pool), Ordering::Relaxed);
+        }
+        let is_right = start == expected || (expected, start) == (StartKind::Pool, StartKind::Forked);
+        assert!(is_right, "{start:?} in place of {expected:?}");
+    }
+}
+
+impl Drop for Finds {
+    fn drop(&mut self) {
+        if !std::thread::panicking() {
+            let (found, expected) = (*self.found.get_mut(), *self.expected.get_mut());
+            assert!(
+                2 * found >= expected,
+                "{found} of {expected} found a session that waited"
+            );
+        }
+    }
+}
+
 /// Prepares a call so that its program comes to be in that way, and says how it must have.
 pub(crate) fn prepare(client: &Client, call: &mut [RunRequest]) -> Option<StartKind> {
+    if *WAY == Way::Cold {
+        return None;
+    }
     let Some(run_request::Part::Spec(spec)) = call.first_mut().and_then(|message| message.part.as_mut()) else {
         return None;
     };
-    let expected = expected(spec)?;
     await_waiting(client);
+    let expected = expected(spec)?;
     if *WAY == Way::Forked && spec.execution_id.is_empty() {
         // What is sent twice must be the same.
         if !spec.request_id.is_empty() {
@@ -84,8 +119,7 @@ pub fn await_waiting(client: &Client) {
 /// How the program of a request comes to be at best; none where it must be started.
 fn expected(spec: &ExecutionSpec) -> Option<StartKind> {
     let limits = spec.limits.unwrap_or_default();
-    let is_plain = *WAY != Way::Cold
-        && matches!(spec.work, Some(Work::Code(_)))
+    let is_plain = matches!(spec.work, Some(Work::Code(_)))
         && spec.template == "base"
         && matches!(spec.policy.as_str(), "" | "data")
         && (spec.environment.is_empty() && spec.stdin.is_empty() && !spec.merge_stderr)

@@ -8,7 +8,7 @@ use std::path::Path;
 
 use nix::unistd::Group;
 
-use super::{Artifacts, Bucket, Client, Config, InputLimits, Ready, Share};
+use super::{Artifacts, Bucket, Client, Config, InputLimits, Ready, Role, Share};
 
 /// The longest path of a socket, in bytes. Source: unix(7), `sun_path` with its NUL.
 const SOCKET_PATH_MAX: usize = 107;
@@ -32,9 +32,14 @@ const RETENTION_MAX_MS: u64 = 90 * 86_400_000;
 impl Config {
     /// Who each kind of what is kept ready is for: tenants, classes of tenants, or everybody, which is nobody by name.
     pub fn pool_owners(&self) -> Vec<String> {
+        let runners = || {
+            self.clients
+                .iter()
+                .filter(|client| client.roles.contains(&Role::Runner))
+        };
         let mut owners: Vec<String> = match self.pool.share {
-            Share::Tenant => self.clients.iter().map(|client| client.tenant.clone()).collect(),
-            Share::Class => self.clients.iter().map(|client| client.class.clone()).collect(),
+            Share::Tenant => runners().map(|client| client.tenant.clone()).collect(),
+            Share::Class => runners().map(|client| client.class.clone()).collect(),
             Share::All => vec![String::new()],
         };
         owners.sort();

@@ -55,6 +55,8 @@ pub(super) struct Writer {
     reserve_bytes: u64,
     /// Written since the log was last copied into the database.
     written: usize,
+    /// Whether the next that is written may begin the log anew, which syncs its head.
+    begins_log: bool,
     head: watch::Sender<Head>,
     /// The head that was told to the journal last.
     told: i64,
@@ -166,6 +168,7 @@ impl Writer {
             promises,
             reserve_bytes: options.reserve_bytes,
             written: 0,
+            begins_log: true,
             head: watch::Sender::new(head),
             told: 0,
             rewriting: Arc::default(),
@@ -243,6 +246,7 @@ impl Writer {
             Ok(given) => {
                 self.promised.store(!self.promises.is_empty(), Ordering::Release);
                 if given {
+                    self.begins_log = false;
                     self.due.get_or_insert_with(|| Instant::now() + SOON);
                 }
                 given
@@ -252,9 +256,9 @@ impl Writer {
         }
     }
 
-    /// The same, but not where somebody else has the database just now.
+    /// The same, but not where that would wait for a disk, or for somebody else who has the database just now.
     fn promise_at_once(&mut self, accept: &Accept) -> bool {
-        if self.connection.busy_timeout(Duration::ZERO).is_err() {
+        if self.begins_log || self.connection.busy_timeout(Duration::ZERO).is_err() {
             return false;
         }
         let given = self.promise(accept);
@@ -367,6 +371,7 @@ impl Writer {
         self.promises.clear();
         (self.due, self.stuck) = (None, false);
         self.written += written;
+        self.begins_log = false;
         self.head
             .send_if_modified(|known| std::mem::replace(known, head) != head);
         // Who finds that there are none looks at the head next.
@@ -390,6 +395,7 @@ impl Writer {
                 let _ = answer.send(self.rewrite());
             }
             Removal::Scrub(answer) => {
+                self.begins_log = true;
                 let cut = self
                     .connection
                     .query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |row| row.get::<_, bool>(0));
@@ -482,6 +488,7 @@ impl Writer {
             warn!(path = %self.path.display(), %error, "ledger checkpoint");
         }
         self.written = 0;
+        self.begins_log = true;
     }
 
     /// SQLite moves rows from page to page and leaves copies in what is free there; only a new file has none.
@@ -498,6 +505,7 @@ impl Writer {
         self.rewriting.store(true, Ordering::Relaxed);
         let rewritten = self.connection.execute_batch("VACUUM");
         self.rewriting.store(false, Ordering::Relaxed);
+        self.begins_log = true;
         rewritten.map_err(|source| self.unwritable(source))
     }
 

@@ -88,6 +88,13 @@ struct Kind {
     starts: bool,
 }
 
+impl Kind {
+    /// How long a session of it can be used at most before it is asked for: long enough is left then.
+    fn freshness(&self) -> Duration {
+        Duration::from_millis(self.quantities.max_age_ms) * 3 / 4
+    }
+}
+
 impl PartialEq for Kind {
     fn eq(&self, other: &Self) -> bool {
         (&self.owner, &self.policy.name, &self.policy.hash) == (&other.owner, &other.policy.name, &other.policy.hash)
@@ -106,6 +113,8 @@ pub struct Waiting {
     pub program: Option<(Process, Program)>,
     /// The session of the zygote that it lies below.
     pub dock: Option<Id>,
+    /// When another one takes its place at the latest.
+    pub best_before: Instant,
 }
 
 /// A session that waits for one request alone; if that does not use it, nobody does.
@@ -291,12 +300,14 @@ impl Pool {
         limits.rotate.duration()
     }
 
-    /// Has some kinds there, whoever asks for what.
-    fn ready(&self, kinds: &[Kind]) {
-        let mut shelves = self.lock();
-        for kind in kinds {
-            shelves.keep(kind, usize::from(!kind.contexts), Instant::now());
-        }
+    /// Has these kinds there, whoever asks for what, and no others.
+    fn ready(&self, kinds: Vec<Kind>) {
+        let wanted = |kind: Kind| {
+            let waits = usize::from(!kind.contexts);
+            (kind, waits)
+        };
+        let kinds: Vec<_> = kinds.into_iter().map(wanted).collect();
+        self.lock().keep(&kinds, Instant::now());
     }
 
     fn put(self: &Arc<Self>, lacking: &Lacking<Kind>, made: Waiting) {
@@ -347,6 +358,9 @@ impl Pool {
         for shelves in [Self::lock, Self::holders] {
             let surplus = shelves(self).surplus(now);
             surplus.into_iter().for_each(|waiting| self.put_away(waiting));
+            // Well before the jailer would close them.
+            let old = shelves(self).ended(|waiting| waiting.best_before <= now);
+            old.into_iter().for_each(|(_, waiting)| self.put_away(waiting));
         }
         // They would keep the session of a zygote that is no more.
         let docks = self.docks.lock().unwrap_or_else(PoisonError::into_inner).clone();
@@ -355,6 +369,12 @@ impl Pool {
             .holders()
             .ended(|holder| holder.dock.as_ref().is_some_and(|dock| !forks(dock)));
         stranded.into_iter().for_each(|(_, waiting)| self.put_away(waiting));
+    }
+
+    /// When the first of those that wait is to be put away.
+    fn best_before(&self) -> Option<Instant> {
+        let first = |shelves: &Shelves<Kind, Waiting>| shelves.waiting().map(|waiting| waiting.best_before).min();
+        first(&self.lock()).into_iter().chain(first(&self.holders())).min()
     }
 
     fn empty(&self) {

@@ -64,7 +64,7 @@ pub struct Leaf {
     before: Counters,
     /// What its figures are read from, in the order of [`Figure`], once there was a lap: opening these files takes longer than
     /// reading them. Version 2 counts the peak of memory per open file.
-    open: Option<Vec<OwnedFd>>,
+    open: Option<[Option<OwnedFd>; Figure::ALL.len()]>,
 }
 
 /// What is read of a leaf.
@@ -397,14 +397,11 @@ impl Leaf {
             processes: self.before.processes || lap.usage.processes_peak > 1,
         };
         if self.open.is_none() {
-            self.open = Figure::ALL
-                .iter()
-                .map(|figure| self.open_figure(*figure).ok())
-                .collect();
+            self.open = Some(Figure::ALL.map(|figure| self.open_figure(figure).ok()));
         }
-        if let Some(open) = &self.open {
+        if let Some(peak) = self.opened(Figure::MemoryPeak) {
             // A group that can't be reset keeps its peak, which is no less than the lap's.
-            let _ = rustix::io::pwrite(&open[Figure::MemoryPeak as usize], b"0", 0);
+            let _ = rustix::io::pwrite(peak, b"0", 0);
         }
         lap
     }
@@ -445,12 +442,16 @@ impl Leaf {
     }
 
     fn read(&self, figure: Figure) -> Option<String> {
-        let Some(open) = &self.open else {
+        let Some(open) = self.opened(figure) else {
             return read_text(&self.place(figure)).ok();
         };
         let mut text = [0; 4096];
-        let length = rustix::io::pread(&open[figure as usize], &mut text, 0).ok()?;
+        let length = rustix::io::pread(open, &mut text, 0).ok()?;
         String::from_utf8(text[..length].to_vec()).ok()
+    }
+
+    fn opened(&self, figure: Figure) -> Option<&OwnedFd> {
+        self.open.as_ref()?[figure as usize].as_ref()
     }
 
     fn open_figure(&self, figure: Figure) -> Result<OwnedFd, SysError> {

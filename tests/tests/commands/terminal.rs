@@ -118,7 +118,8 @@ fn an_interpreter_is_talked_to_and_closing_its_input_ends_it() {
         "s1",
         "import sys; print(sys.stdin.isatty(), sys.stdout.isatty())\n",
     );
-    live.until_written("True True\r\n");
+    // At its prompt it takes the end as typed; before, the terminal would eat it.
+    live.until_written("True True\r\n>>> ");
     close_input(&daemon, "s1").unwrap();
     live.finish().expect_success();
 }

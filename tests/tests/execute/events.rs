@@ -10,6 +10,7 @@ use brig_proto::v1::{
 };
 use brig_tests::document::mask;
 use brig_tests::spec::{code, input, sh, small};
+use brig_tests::way::{WAY, Way};
 use brig_tests::{daemon, slow, way};
 use serde_json::json;
 use sha2::{Digest, Sha256};
@@ -56,6 +57,11 @@ fn the_whole_document_of_a_small_run_is_as_promised() {
     let daemon = daemon!();
     let spec = ExecutionSpec {
         request_id: "ask1".to_owned(),
+        // What is named is forked.
+        execution_id: match *WAY {
+            Way::Forked => "asked".to_owned(),
+            _ => String::new(),
+        },
         inputs: vec![input("Q3 sales (1).csv", b"a,b\n1,2\n")],
         labels: BTreeMap::from([("job".to_owned(), "nightly".to_owned())]),
         origin: Some(Origin {

@@ -107,6 +107,45 @@ fn none_is_made_ahead_where_memory_is_short_and_requests_are_served_all_the_same
     assert_eq!(waiting(&services), 0);
 }
 
+#[test]
+fn what_waits_is_replaced_before_it_is_too_old_and_no_failure() {
+    let Some(policies) = Policies::with(&[]) else { return };
+    let policies = policies.and(
+        "brief",
+        &[
+            ("idle = \"10m\"", "idle = \"6s\""),
+            ("max_age = \"1h\"", "max_age = \"6s\""),
+        ],
+    );
+    let services = Services::start(Setup {
+        pool: Some("sessions = 1\nready = [{ policy = \"brief\", template = \"base\" }]".to_owned()),
+        policies: policies.path().to_owned(),
+        ..Setup::default()
+    });
+    let Some(services) = services else { return };
+    for _ in 0..2 {
+        await_waiting(&services, 1);
+        let all = jailed(&services);
+        eventually("all of it is replaced", SOON * slow(), || {
+            let now = jailed(&services);
+            let left: Vec<&Process> = all.iter().filter(|process| now.contains(process)).collect();
+            if left.is_empty() {
+                Ok(())
+            } else {
+                Err(format!("{left:?}"))
+            }
+        });
+    }
+    await_waiting(&services, 1);
+    let brief = brig_proto::v1::ExecutionSpec {
+        policy: "brief".to_owned(),
+        ..small("print(1)")
+    };
+    assert_eq!(start(&services.run(brief).expect_success()), StartKind::Pool);
+    let load = services.host().load.unwrap();
+    assert_eq!((load.failed_ahead, load.failed_zygotes), (0, 0));
+}
+
 /// The interpreters of all sessions, the zygote before those that it has forked.
 pub(super) fn interpreters(services: &Services) -> Vec<Process> {
     let mut found = jailed(services);

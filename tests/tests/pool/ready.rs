@@ -64,7 +64,19 @@ fn the_place_of_what_is_kept_is_not_given_to_what_was_asked_for_last() {
 #[test]
 fn the_first_context_of_a_session_is_forked() {
     let Some(services) = ready(BASE) else { return };
-    await_waiting(&services, 1);
+    // What forks for contexts comes after what waits.
+    eventually(
+        "both zygotes are there",
+        std::time::Duration::from_secs(60) * slow(),
+        || {
+            let log = services.log(Service::Daemon);
+            if log.matches("zygote ready").count() == 2 {
+                Ok(())
+            } else {
+                Err(log)
+            }
+        },
+    );
     services.create(SessionsCreateRequest {
         session_id: "kept".to_owned(),
         template: "base".to_owned(),

@@ -3,7 +3,7 @@
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use brig_jailer::api::{Dock, Enforced, Make, Refusal, Spawn, Start, Work};
 use brig_jailer::faults::{Point, point};
@@ -11,7 +11,7 @@ use brig_jailer::ids::Id;
 use brig_jailer::template::Template;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use tokio::net::unix::pipe::Receiver;
-use tokio::time::{sleep, timeout};
+use tokio::time::{sleep, sleep_until, timeout};
 use tracing::{debug, info, warn};
 
 use super::ready::Wanted;
@@ -39,31 +39,36 @@ const END: Duration = Duration::from_secs(15);
 pub async fn keep(host: Arc<Host>) {
     let mut zygotes = Zygotes::default();
     let mut ready = Wanted::default();
-    host.pool.ready(&ready.kinds(&host));
+    let mut next_look = Instant::now();
     while !host.draining.is_cancelled() {
         host.pool.tidy();
-        if host.pool.outdated.swap(false, Ordering::SeqCst) {
+        let is_outdated = host.pool.outdated.swap(false, Ordering::SeqCst);
+        if is_outdated {
             zygotes.clear();
         }
+        // Templates are built without a word.
+        if is_outdated || next_look <= Instant::now() {
+            host.pool.ready(ready.kinds(&host));
+            next_look = Instant::now() + LOOK;
+        }
         let wanted = host.pool.lock().kinds();
-        let is_wanted = |kind: &Kind| wanted.iter().any(|(other, _)| other == kind);
-        zygotes.tidy(&host, host.pool.rotate(), is_wanted);
+        zygotes.tidy(&host, host.pool.rotate(), |kind| wanted.contains(kind));
         host.pool.publish(zygotes.docks());
-        for (kind, _) in wanted.iter().filter(|(_, is_only_forked)| *is_only_forked) {
-            zygotes.dock(&host, kind).await;
-        }
         fill(&host, &mut zygotes).await;
-        host.pool.publish(zygotes.docks());
-        // A place is for what has a program first.
-        if !host.pool.lock().lacks() {
-            fill_holders(&host, &zygotes).await;
+        fill_holders(&host, &zygotes).await;
+        // One at a time: what waits comes first again.
+        if let Some(kind) = wanted.iter().find(|kind| zygotes.lacks(kind)) {
+            zygotes.dock(&host, kind).await;
+            host.pool.asked.notify_one();
         }
+        host.pool.publish(zygotes.docks());
+        let best_before = host.pool.best_before().into_iter().chain(zygotes.best_before()).min();
+        let next_turn = best_before.map_or(next_look, |old| old.min(next_look));
         tokio::select! {
             () = host.draining.cancelled() => break,
             () = host.pool.asked.notified() => sleep(COURTESY).await,
-            () = sleep(LOOK) => {}
+            () = sleep_until(next_turn.into()) => {}
         }
-        host.pool.ready(&ready.kinds(&host));
     }
     host.pool.publish(Vec::new());
     host.pool.empty();
@@ -79,7 +84,7 @@ pub async fn keep(host: Arc<Host>) {
 
 async fn fill(host: &Host, zygotes: &mut Zygotes) {
     while !host.draining.is_cancelled() {
-        let lacking = host.pool.lock().lacking(std::time::Instant::now());
+        let lacking = host.pool.lock().lacking(Instant::now());
         let Some(lacking) = lacking else { return };
         match make_one(host, &lacking.kind, zygotes).await {
             Ok(waiting) => {
@@ -96,7 +101,7 @@ async fn fill(host: &Host, zygotes: &mut Zygotes) {
 /// The same of sessions without a program.
 async fn fill_holders(host: &Host, zygotes: &Zygotes) {
     while !host.draining.is_cancelled() {
-        let lacking = host.pool.holders().lacking(std::time::Instant::now());
+        let lacking = host.pool.holders().lacking(Instant::now());
         let Some(lacking) = lacking else { return };
         let dock = zygotes.found(&lacking.kind).map_or(Dock::None, Dock::Of);
         match make_by(host, &lacking.kind, dock, false).await {
@@ -137,7 +142,7 @@ pub(super) struct Beginning {
 }
 
 async fn make_by(host: &Host, kind: &Kind, dock: Dock, with_program: bool) -> Result<Waiting, Problem> {
-    let mut beginning = Beginning::default();
+    let (made_at, mut beginning) = (Instant::now(), Beginning::default());
     let below = match &dock {
         Dock::Of(id) => Some(id.clone()),
         _ => None,
@@ -164,6 +169,7 @@ async fn make_by(host: &Host, kind: &Kind, dock: Dock, with_program: bool) -> Re
             enforced,
             program: beginning.process.zip(program),
             dock: below,
+            best_before: made_at + kind.freshness(),
         }),
         (made, jail) => {
             if let Some(mut jail) = jail

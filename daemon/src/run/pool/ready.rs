@@ -25,9 +25,10 @@ pub fn check(config: &Config, policies: &PolicySet) -> Result<(), String> {
     Ok(())
 }
 
-/// What is ready, and what can't be for now, which is told once.
+/// What is ready.
 #[derive(Debug, Default)]
 pub(super) struct Wanted {
+    /// What could not be the last time, which is told once.
     told: Vec<String>,
 }
 
@@ -36,21 +37,18 @@ impl Wanted {
     pub(super) fn kinds(&mut self, host: &Host) -> Vec<Kind> {
         let config = host.config();
         let owners = config.pool_owners();
-        let mut kinds = Vec::new();
+        let (mut kinds, mut problems) = (Vec::new(), Vec::new());
         for (index, ready) in config.pool.ready.iter().enumerate() {
             match find(host, ready) {
                 Ok(found) => kinds.extend(owners.iter().flat_map(|owner| of(&found, ready, owner))),
-                Err(why) => self.tell(format!("pool.ready[{index}]: {why}")),
+                Err(why) => problems.push(format!("pool.ready[{index}]: {why}")),
             }
         }
-        kinds
-    }
-
-    fn tell(&mut self, why: String) {
-        if !self.told.contains(&why) {
+        for why in problems.iter().filter(|why| !self.told.contains(why)) {
             warn!(%why, "not kept ready");
-            self.told.push(why);
         }
+        self.told = problems;
+        kinds
     }
 }
 

@@ -7,6 +7,8 @@ use std::time::{Duration, Instant};
 const PAUSE: Duration = Duration::from_secs(1);
 /// The longest of these pauses, as a power of two.
 const PAUSES: u32 = 8;
+/// How long a kind has its place at least, of which none shall wait.
+const TURN: Duration = Duration::from_secs(60);
 
 /// What waits, by kind.
 #[derive(Debug)]
@@ -57,19 +59,28 @@ impl<K: Clone + PartialEq, W> Shelves<K, W> {
         }
     }
 
-    /// Notes that a kind is asked for of which none shall wait.
+    /// Notes that a kind is asked for of which none shall wait. One that is new gets no place of another that was asked for a
+    /// moment ago: they would have it by turns, and none would be of use.
     pub(super) fn note(&mut self, kind: &K, now: Instant) {
-        if self.most > 0 {
+        let is_fresh = |shelf: &&Shelf<K, W>| shelf.wanted == 0 && now.saturating_duration_since(shelf.asked) < TURN;
+        let has_place = || self.shelves.iter().filter(is_fresh).count() < self.most;
+        if self.place(kind).is_some() || has_place() {
             self.shelf(kind, 0, now);
         }
     }
 
-    /// Has so many of a kind wait from now on, none or one, whether or not somebody asks for it.
-    pub(super) fn keep(&mut self, kind: &K, wanted: usize, now: Instant) {
-        if self.most > 0 {
+    /// Has so many of these kinds wait from now on, none or one, whether or not somebody asks for them, and of no others.
+    pub(super) fn keep(&mut self, kinds: &[(K, usize)], now: Instant) {
+        if self.most == 0 {
+            return;
+        }
+        for shelf in &mut self.shelves {
+            shelf.kept = kinds.iter().any(|(kind, _)| shelf.kind == *kind);
+        }
+        for (kind, wanted) in kinds {
             let there = self.place(kind).map(|place| self.shelves[place].asked);
-            let shelf = self.shelf(kind, wanted, there.unwrap_or(now));
-            (shelf.kept, shelf.wanted) = (true, shelf.wanted.max(wanted));
+            let shelf = self.shelf(kind, *wanted, there.unwrap_or(now));
+            (shelf.kept, shelf.wanted) = (true, shelf.wanted.max(*wanted));
         }
     }
 
@@ -120,11 +131,6 @@ impl<K: Clone + PartialEq, W> Shelves<K, W> {
             kind: shelf.kind.clone(),
             round,
         })
-    }
-
-    /// Whether fewer wait than shall, be it that one is not to be made now.
-    pub(super) fn lacks(&mut self) -> bool {
-        self.with_room().any(|(shelf, room)| shelf.waiting.len() < room)
     }
 
     /// Puts one where it waits; gives it back if it is not wanted any more.
@@ -193,8 +199,8 @@ impl<K: Clone + PartialEq, W> Shelves<K, W> {
     }
 
     /// The kinds that are kept, and those that were asked for lately, the last one first: no more than may wait, and as many
-    /// of which none shall. With each, whether it is one of the latter.
-    pub(super) fn kinds(&self) -> Vec<(K, bool)> {
+    /// of which none shall.
+    pub(super) fn kinds(&self) -> Vec<K> {
         let mut shelves: Vec<_> = self.shelves.iter().collect();
         shelves.sort_by_key(|shelf| (std::cmp::Reverse(shelf.kept), std::cmp::Reverse(shelf.asked)));
         let mut left = [self.most; 2];
@@ -204,8 +210,12 @@ impl<K: Clone + PartialEq, W> Shelves<K, W> {
             *left = left.saturating_sub(1);
             is_among
         });
-        let named = |shelf: &Shelf<K, W>| (shelf.kind.clone(), shelf.wanted == 0);
-        shelves.into_iter().map(named).collect()
+        shelves.into_iter().map(|shelf| shelf.kind.clone()).collect()
+    }
+
+    /// All that wait.
+    pub(super) fn waiting(&self) -> impl Iterator<Item = &W> {
+        self.shelves.iter().flat_map(|shelf| &shelf.waiting)
     }
 
     /// How many wait.
@@ -335,43 +345,56 @@ mod tests {
     fn of_a_kind_that_is_only_noted_none_waits_and_it_takes_the_place_of_none() {
         let (mut shelves, now) = (Shelves::new(1, IDLE), Instant::now());
         shelves.take(&'a', now);
-        shelves.note(&'n', now + second(1));
-        shelves.note(&'m', now + second(2));
+        shelves.note(&'n', now);
+        shelves.note(&'m', now + TURN - second(1));
         shelves.take(&'b', now + second(3));
-        assert_eq!(shelves.kinds(), [('b', false), ('m', true)]);
-        assert_eq!(fill(&mut shelves, now + second(3)), "b");
+        assert_eq!(shelves.kinds(), ['b', 'n']);
+        shelves.note(&'m', now + TURN);
+        assert_eq!(shelves.kinds(), ['m', 'b']);
+        assert_eq!(fill(&mut shelves, now + TURN), "b");
         assert!(shelves.surplus(now + IDLE + second(1)).is_empty());
-        assert_eq!(shelves.kinds(), [('b', false), ('m', true)]);
+        assert_eq!(shelves.kinds(), ['m', 'b']);
     }
 
     #[test]
     fn one_of_a_kind_that_is_kept_waits_whoever_asks_for_what() {
         let (mut shelves, now) = (Shelves::new(2, IDLE), Instant::now());
-        shelves.keep(&'k', 1, now);
-        shelves.keep(&'n', 0, now);
+        shelves.keep(&[('k', 1), ('n', 0)], now);
         assert_eq!(fill(&mut shelves, now), "k");
         for _ in 0..3 {
             shelves.take(&'a', now + second(1));
         }
         assert!(shelves.surplus(now + second(1)).is_empty());
         assert_eq!(fill(&mut shelves, now + second(1)), "a");
-        assert_eq!(shelves.kinds(), [('k', false), ('n', true), ('a', false)]);
+        assert_eq!(shelves.kinds(), ['k', 'n', 'a']);
         assert_eq!(shelves.surplus(now + second(1) + IDLE), [7]);
-        assert_eq!(shelves.kinds(), [('k', false), ('n', true)]);
+        assert_eq!(shelves.kinds(), ['k', 'n']);
         assert_eq!(shelves.take(&'k', now + second(1) + IDLE), Some(7));
         assert_eq!(fill(&mut shelves, now + second(1) + IDLE), "k");
     }
 
     #[test]
+    fn a_kind_that_is_kept_no_more_is_as_any_other() {
+        let (mut shelves, now) = (Shelves::new(2, IDLE), Instant::now());
+        shelves.keep(&[('k', 1), ('n', 0)], now);
+        assert_eq!(fill(&mut shelves, now), "k");
+        shelves.keep(&[('j', 1)], now + second(1));
+        assert_eq!(fill(&mut shelves, now + second(1)), "j");
+        assert_eq!(shelves.surplus(now + IDLE), [7]);
+        assert_eq!(shelves.kinds(), ['j']);
+        assert_eq!(shelves.take(&'k', now + IDLE), None);
+    }
+
+    #[test]
     fn of_a_kind_that_is_kept_there_are_more_while_it_is_asked_for() {
         let (mut shelves, now) = (Shelves::new(3, IDLE), Instant::now());
-        shelves.keep(&'k', 1, now);
+        shelves.keep(&[('k', 1)], now);
         fill(&mut shelves, now);
         shelves.take(&'k', now);
         shelves.take(&'k', now + second(1));
         assert_eq!(fill(&mut shelves, now + second(1)), "kk");
         // What is said again changes nothing.
-        shelves.keep(&'k', 1, now + IDLE);
+        shelves.keep(&[('k', 1)], now + IDLE);
         assert_eq!(shelves.surplus(now + IDLE + second(1)), [7]);
         assert_eq!(shelves.len(), 1);
     }

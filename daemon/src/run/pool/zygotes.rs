@@ -28,8 +28,9 @@ const MOST: Duration = Duration::from_secs(120);
 const SAY: Duration = Duration::from_secs(1);
 /// How long the sessions of one that is put away may last.
 const LAST: Duration = Duration::from_secs(7 * 86_400);
-/// How long a kind is left alone whose zygote failed; doubled each time.
-const PAUSE: Duration = Duration::from_secs(5);
+/// How long a kind is left alone whose zygote failed; doubled each time. The maker's next look tries again, before it would
+/// make something without a zygote.
+const PAUSE: Duration = Duration::from_secs(4);
 /// The longest of these pauses, as a power of two.
 const PAUSES: u32 = 8;
 
@@ -50,6 +51,8 @@ struct Zygote {
     jail: Jail,
     process: Process,
     made: Instant,
+    /// When its session is too old for another one to be forked into.
+    best_before: Instant,
     /// The file helper's socket and the pipes: closed with it.
     _files: Files,
     _program: Program,
@@ -81,6 +84,12 @@ impl Zygotes {
             }
         }
         nest.zygote.as_ref().map(|zygote| zygote.jail.id().clone())
+    }
+
+    /// Whether one is to be made of a kind now.
+    pub(super) fn lacks(&self, kind: &Kind) -> bool {
+        let nest = self.0.iter().find(|nest| nest.kind == *kind);
+        nest.is_none_or(|nest| nest.zygote.is_none() && nest.not_before <= Instant::now())
     }
 
     /// The session whose zygote forks for a kind, if there is one.
@@ -121,7 +130,7 @@ impl Zygotes {
             let has_ended = zygote.has_ended();
             if has_ended {
                 nest.failed(host, &Problem::JailDied("waiting as a zygote"));
-            } else if zygote.made.elapsed() < rotate.min(age(&nest.kind)) && is_wanted(&nest.kind) {
+            } else if zygote.made.elapsed() < rotate && Instant::now() < zygote.best_before && is_wanted(&nest.kind) {
                 continue;
             }
             if let Some(zygote) = nest.zygote.take() {
@@ -129,6 +138,12 @@ impl Zygotes {
             }
         }
         self.0.retain(|nest| is_wanted(&nest.kind));
+    }
+
+    /// When the first of their sessions is too old.
+    pub(super) fn best_before(&self) -> Option<Instant> {
+        let zygotes = self.0.iter().filter_map(|nest| nest.zygote.as_ref());
+        zygotes.map(|zygote| zygote.best_before).min()
     }
 
     /// Puts all away.
@@ -167,11 +182,6 @@ impl Zygote {
     }
 }
 
-/// When one is replaced at the latest: well before its session is too old.
-fn age(kind: &Kind) -> Duration {
-    Duration::from_millis(kind.quantities.max_age_ms) * 3 / 4
-}
-
 async fn begin(host: &Host, kind: &Kind) -> Result<Zygote, Problem> {
     let made_at = Instant::now();
     let mut beginning = Beginning::default();
@@ -185,6 +195,7 @@ async fn begin(host: &Host, kind: &Kind) -> Result<Zygote, Problem> {
             jail,
             process,
             made: made_at,
+            best_before: made_at + kind.freshness(),
             _files: files,
             _program: program,
         }),
