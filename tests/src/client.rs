@@ -148,7 +148,10 @@ impl Client {
 
     /// Sends the messages of one call.
     pub fn send(&self, mut messages: Vec<RunRequest>) -> Result<Live, Refused> {
-        let expected = self.has_way.then(|| way::prepare(self, &mut messages)).flatten();
+        let expected = self
+            .has_way
+            .then(|| way::prepare(self, &self.finds, &mut messages))
+            .flatten();
         let live = self.follow(self.client().run(tokio_stream::iter(messages)))?;
         Ok(live.expecting(&self.finds, expected))
     }
@@ -301,8 +304,11 @@ impl Client {
 
     /// What the host says about itself.
     pub fn host(&self) -> HostGetResponse {
+        self.ask_host().unwrap()
+    }
+
+    pub(crate) fn ask_host(&self) -> Result<HostGetResponse, Refused> {
         self.ask(HostClient::new(self.channel.clone()).get(HostGetRequest::default()))
-            .unwrap()
     }
 }
 
