@@ -38,7 +38,10 @@ impl Append {
             disk.mounted_at
         );
         let folder = tempfile::Builder::new().prefix("ledger-").tempdir_in(state)?;
-        let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).build()?;
+        let runtime = tokio::runtime::Builder::new_multi_thread()
+            .worker_threads(1)
+            .enable_time()
+            .build()?;
         let ledger = Ledger::open(&folder.path().join("ledger.db"))?;
         runtime.block_on(ledger.settle(OpenEnds::default()))?;
         let name = format!("ledger append with fsync, on {} of {}", disk.filesystem, disk.device);
