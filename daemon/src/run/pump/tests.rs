@@ -3,6 +3,7 @@ use std::io::{Read, Write};
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::FileExt;
 use std::os::unix::net::UnixStream;
+use std::process::Command;
 use std::thread;
 
 use brig_jailer::ids::Id;
@@ -346,8 +347,21 @@ async fn slow_vanished_and_many_followers_hold_nothing_back_and_all_see_the_same
     assert!(numbered(seen) == all);
 }
 
+/// In a process of its own: what other tests of this one hold meanwhile is not the pump's.
+#[test]
+fn a_flood_of_two_gib_leaves_memory_flat() {
+    let name = "run::pump::tests::takes_two_gib";
+    let run = Command::new(std::env::current_exe().unwrap())
+        .args(["--exact", name, "--ignored"])
+        .output()
+        .unwrap();
+    let said = String::from_utf8_lossy(&run.stdout);
+    assert!(run.status.success() && said.contains("1 passed"), "{said}");
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_flood_of_two_gib_leaves_memory_flat() {
+#[ignore = "run by the test above, in a process of its own"]
+async fn takes_two_gib() {
     const GIB: u64 = 1 << 30;
     let running = start(8 << 20);
     let before = resident_kib();
@@ -374,8 +388,8 @@ async fn a_flood_of_two_gib_leaves_memory_flat() {
     );
     assert_eq!(notices(&events(&log).await, NoticeKind::OutputDropped), 1);
     assert_eq!(log.holds().memory_bytes & !0xffff, 8 << 20);
-    // The writer's block, a scratch buffer, and what other tests use meanwhile: what is kept is not ours.
-    assert!(peak < before + 64 * 1024, "{before} KiB before, {peak} KiB at most");
+    // The writer's block and a scratch buffer; what is kept lies in a file.
+    assert!(peak < before + 16 * 1024, "{before} KiB before, {peak} KiB at most");
 }
 
 #[tokio::test]
