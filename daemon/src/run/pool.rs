@@ -45,6 +45,8 @@ use shelves::{Lacking, Shelves};
 
 /// How many holders wait, at most.
 const HOLDERS: usize = 4;
+/// How long it may take at most to make something ahead: it has only the processor time that nobody else wants.
+const MOST: Duration = Duration::from_secs(120);
 /// Endings of files that Python would find in the place of a module that is imported already.
 const MODULES: [&str; 4] = [".py", ".pyc", ".so", ".zip"];
 /// Files of the working directory that a library reads when it is imported.
@@ -92,6 +94,11 @@ impl Kind {
     /// How long a session of it can be used at most before it is asked for: long enough is left then.
     fn freshness(&self) -> Duration {
         Duration::from_millis(self.quantities.max_age_ms) * 3 / 4
+    }
+
+    /// How long it may take to make one: it has only the processor time that nobody else wants, and is not to be old by then.
+    fn patience(&self) -> Duration {
+        MOST.min(self.freshness() / 2)
     }
 }
 
@@ -230,6 +237,8 @@ impl Pool {
         self.outdated.store(true, Ordering::SeqCst);
         self.publish(Vec::new());
         self.empty();
+        // The maker may have seen it before all was thrown away.
+        self.outdated.store(true, Ordering::SeqCst);
         self.asked.notify_one();
     }
 
@@ -345,6 +354,11 @@ impl Pool {
     /// Puts away what has ended or is not wanted any more.
     fn tidy(&self) {
         let now = Instant::now();
+        for shelves in [Self::lock, Self::holders] {
+            // The jailer closes what is too old: that is no failure.
+            let old = shelves(self).ended(|waiting| waiting.best_before <= now);
+            old.into_iter().for_each(|(_, waiting)| self.put_away(waiting));
+        }
         let ended = self.lock().ended(Waiting::has_ended);
         for (kind, waiting) in ended {
             self.fail(&kind, &"it ended before anybody wanted it");
@@ -358,9 +372,6 @@ impl Pool {
         for shelves in [Self::lock, Self::holders] {
             let surplus = shelves(self).surplus(now);
             surplus.into_iter().for_each(|waiting| self.put_away(waiting));
-            // Well before the jailer would close them.
-            let old = shelves(self).ended(|waiting| waiting.best_before <= now);
-            old.into_iter().for_each(|(_, waiting)| self.put_away(waiting));
         }
         // They would keep the session of a zygote that is no more.
         let docks = self.docks.lock().unwrap_or_else(PoisonError::into_inner).clone();

@@ -113,8 +113,8 @@ fn what_waits_is_replaced_before_it_is_too_old_and_no_failure() {
     let policies = policies.and(
         "brief",
         &[
-            ("idle = \"10m\"", "idle = \"6s\""),
-            ("max_age = \"1h\"", "max_age = \"6s\""),
+            ("idle = \"10m\"", "idle = \"12s\""),
+            ("max_age = \"1h\"", "max_age = \"12s\""),
         ],
     );
     let services = Services::start(Setup {
@@ -126,7 +126,7 @@ fn what_waits_is_replaced_before_it_is_too_old_and_no_failure() {
     for _ in 0..2 {
         await_waiting(&services, 1);
         let all = jailed(&services);
-        eventually("all of it is replaced", SOON * slow(), || {
+        eventually("all of it is replaced", 2 * SOON * slow(), || {
             let now = jailed(&services);
             let left: Vec<&Process> = all.iter().filter(|process| now.contains(process)).collect();
             if left.is_empty() {

@@ -30,8 +30,6 @@ use crate::status::Problem;
 const LOOK: Duration = Duration::from_secs(5);
 /// What was just asked for has the machine for so long.
 const COURTESY: Duration = Duration::from_millis(20);
-/// How long one may take: it has only the processor time that nobody else wants.
-const MOST: Duration = Duration::from_secs(120);
 /// How long closing all may take at the end.
 const END: Duration = Duration::from_secs(15);
 
@@ -54,14 +52,16 @@ pub async fn keep(host: Arc<Host>) {
         let wanted = host.pool.lock().kinds();
         zygotes.tidy(&host, host.pool.rotate(), |kind| wanted.contains(kind));
         host.pool.publish(zygotes.docks());
-        fill(&host, &mut zygotes).await;
-        fill_holders(&host, &zygotes).await;
-        // One at a time: what waits comes first again.
-        if let Some(kind) = wanted.iter().find(|kind| zygotes.lacks(kind)) {
-            zygotes.dock(&host, kind).await;
-            host.pool.asked.notify_one();
-        }
+        // One of each at a time: under a load that takes all that is made, the others and what is above have their turn too.
+        let made = [
+            fill(&host, &mut zygotes).await,
+            fill_holder(&host, &zygotes).await,
+            fill_zygote(&host, &mut zygotes).await,
+        ];
         host.pool.publish(zygotes.docks());
+        if made.contains(&true) {
+            continue;
+        }
         let best_before = host.pool.best_before().into_iter().chain(zygotes.best_before()).min();
         let next_turn = best_before.map_or(next_look, |old| old.min(next_look));
         tokio::select! {
@@ -82,38 +82,59 @@ pub async fn keep(host: Arc<Host>) {
     }
 }
 
-async fn fill(host: &Host, zygotes: &mut Zygotes) {
-    while !host.draining.is_cancelled() {
-        let lacking = host.pool.lock().lacking(Instant::now());
-        let Some(lacking) = lacking else { return };
-        match make_one(host, &lacking.kind, zygotes).await {
-            Ok(waiting) => {
-                info!(session = %waiting.jail.id(), policy = lacking.kind.policy.name, "session made ahead");
-                host.pool.put(&lacking, waiting);
-                point(Point::DaemonWaiting);
-            }
-            Err(Problem::Draining) => return,
-            Err(problem) => host.pool.fail(&lacking.kind, &problem),
+/// Makes one session with a program, if one lacks; gives whether one did.
+async fn fill(host: &Host, zygotes: &mut Zygotes) -> bool {
+    let lacking = host.pool.lock().lacking(Instant::now());
+    let Some(lacking) = lacking else { return false };
+    match make_one(host, &lacking.kind, zygotes).await {
+        Ok(waiting) => {
+            info!(session = %waiting.jail.id(), policy = lacking.kind.policy.name, "session made ahead");
+            host.pool.put(&lacking, waiting);
+            point(Point::DaemonWaiting);
         }
+        Err(Problem::Draining) => {}
+        Err(problem) => host.pool.fail(&lacking.kind, &problem),
     }
+    true
 }
 
 /// The same of sessions without a program.
-async fn fill_holders(host: &Host, zygotes: &Zygotes) {
-    while !host.draining.is_cancelled() {
-        let lacking = host.pool.holders().lacking(Instant::now());
-        let Some(lacking) = lacking else { return };
-        let dock = zygotes.found(&lacking.kind).map_or(Dock::None, Dock::Of);
-        match make_by(host, &lacking.kind, dock, false).await {
-            Ok(holder) => {
-                debug!(session = %holder.jail.id(), policy = lacking.kind.policy.name, "holder made");
-                host.pool.put(&lacking, holder);
-                point(Point::DaemonHolder);
-            }
-            Err(Problem::Draining) => return,
-            Err(problem) => host.pool.fail_holder(&lacking.kind, &problem),
-        }
+async fn fill_holder(host: &Host, zygotes: &Zygotes) -> bool {
+    let lacking = host.pool.holders().lacking(Instant::now());
+    let Some(lacking) = lacking else { return false };
+    if missing(host, zygotes).any(|kind| kind == lacking.kind) {
+        // It would lie beside the dock that comes.
+        return false;
     }
+    let dock = zygotes.found(&lacking.kind).map_or(Dock::None, Dock::Of);
+    match make_by(host, &lacking.kind, dock, false).await {
+        Ok(holder) => {
+            debug!(session = %holder.jail.id(), policy = lacking.kind.policy.name, "holder made");
+            host.pool.put(&lacking, holder);
+            point(Point::DaemonHolder);
+        }
+        Err(Problem::Draining) => {}
+        Err(problem) => host.pool.fail_holder(&lacking.kind, &problem),
+    }
+    true
+}
+
+/// The same of zygotes, of kinds of which none waits.
+async fn fill_zygote(host: &Host, zygotes: &mut Zygotes) -> bool {
+    let Some(kind) = missing(host, zygotes).next() else {
+        return false;
+    };
+    zygotes.dock(host, &kind).await;
+    true
+}
+
+/// The kinds whose zygote is to be made now; none where all is made anew.
+fn missing(host: &Host, zygotes: &Zygotes) -> impl Iterator<Item = Kind> {
+    let wanted = host.pool.lock().kinds();
+    let is_outdated = host.pool.outdated.load(Ordering::SeqCst);
+    wanted
+        .into_iter()
+        .filter(move |kind| !is_outdated && zygotes.lacks(kind))
 }
 
 /// Makes one, by its zygote if there can be one; of what fails nothing is left.
@@ -155,9 +176,10 @@ async fn make_by(host: &Host, kind: &Kind, dock: Dock, with_program: bool) -> Re
         let (_, enforced, files) = start_jail(host, kind, dock, &mut beginning).await?;
         Ok((files, enforced, None))
     };
+    let most = kind.patience();
     let made = tokio::select! {
-        made = timeout(MOST, making) => made.unwrap_or_else(|_elapsed| {
-            let most = u64::try_from(MOST.as_millis()).unwrap_or(u64::MAX);
+        made = timeout(most, making) => made.unwrap_or_else(|_elapsed| {
+            let most = u64::try_from(most.as_millis()).unwrap_or(u64::MAX);
             Err(Problem::StartTimeout(most, "it was being made ahead"))
         }),
         () = host.draining.cancelled() => Err(Problem::Draining),

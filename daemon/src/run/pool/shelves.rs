@@ -62,9 +62,12 @@ impl<K: Clone + PartialEq, W> Shelves<K, W> {
     /// Notes that a kind is asked for of which none shall wait. One that is new gets no place of another that was asked for a
     /// moment ago: they would have it by turns, and none would be of use.
     pub(super) fn note(&mut self, kind: &K, now: Instant) {
-        let is_fresh = |shelf: &&Shelf<K, W>| shelf.wanted == 0 && now.saturating_duration_since(shelf.asked) < TURN;
-        let has_place = || self.shelves.iter().filter(is_fresh).count() < self.most;
-        if self.place(kind).is_some() || has_place() {
+        let waits = self.place(kind).is_some_and(|place| self.shelves[place].wanted > 0);
+        let has_place = |shelf: &&Shelf<K, W>| {
+            let is_fresh = now.saturating_duration_since(shelf.asked) < TURN;
+            shelf.kind != *kind && shelf.wanted == 0 && (shelf.kept || is_fresh)
+        };
+        if waits || self.shelves.iter().filter(has_place).count() < self.most {
             self.shelf(kind, 0, now);
         }
     }
@@ -121,13 +124,14 @@ impl<K: Clone + PartialEq, W> Shelves<K, W> {
         self.shelves.iter().position(|shelf| shelf.kind == *kind)
     }
 
-    /// What is to be made next. The kinds that were asked for last come first.
+    /// What is to be made next: of the kinds that are kept the first one, and then of those that were asked for last.
     pub(super) fn lacking(&mut self, now: Instant) -> Option<Lacking<K>> {
         let round = self.round;
-        let shelf = self
-            .with_room()
-            .find(|(shelf, room)| shelf.waiting.len() < *room && shelf.not_before <= now);
-        shelf.map(|(shelf, _)| Lacking {
+        let is_due = |(shelf, room): &(&mut Shelf<K, W>, usize)| shelf.waiting.len() < *room && shelf.not_before <= now;
+        let mut due = self.with_room().filter(is_due).map(|(shelf, _)| &*shelf).peekable();
+        let first = due.peek().copied();
+        let shelf = due.find(|shelf| shelf.kept && shelf.waiting.is_empty()).or(first)?;
+        Some(Lacking {
             kind: shelf.kind.clone(),
             round,
         })
@@ -354,6 +358,30 @@ mod tests {
         assert_eq!(fill(&mut shelves, now + TURN), "b");
         assert!(shelves.surplus(now + IDLE + second(1)).is_empty());
         assert_eq!(shelves.kinds(), ['m', 'b']);
+    }
+
+    #[test]
+    fn kinds_that_are_only_noted_do_not_have_a_place_by_turns() {
+        let (mut shelves, now) = (Shelves::<_, u8>::new(1, IDLE), Instant::now());
+        shelves.note(&'n', now);
+        shelves.note(&'m', now + TURN);
+        assert_eq!(shelves.kinds(), ['m']);
+        // One that had it before waits for its turn like any other.
+        shelves.note(&'n', now + TURN + second(1));
+        assert_eq!(shelves.kinds(), ['m']);
+        let (mut shelves, long_ago) = (Shelves::<_, u8>::new(2, IDLE), now);
+        shelves.keep(&[('k', 0)], long_ago);
+        shelves.note(&'m', now + 2 * TURN);
+        shelves.note(&'p', now + 2 * TURN + second(1));
+        assert_eq!(shelves.kinds(), ['k', 'm']);
+    }
+
+    #[test]
+    fn the_first_of_a_kind_that_is_kept_is_made_before_another_one_of_any() {
+        let (mut shelves, now) = (Shelves::<_, u8>::new(3, IDLE), Instant::now());
+        shelves.keep(&[('k', 1)], now);
+        shelves.take(&'a', now + second(1));
+        assert_eq!(shelves.lacking(now + second(1)).unwrap().kind, 'k');
     }
 
     #[test]

@@ -22,8 +22,6 @@ use crate::run::session::CLOSE;
 use crate::run::start::{Program, running};
 use crate::status::Problem;
 
-/// How long one may take until it can be forked: it imports with the processor time that nobody else wants.
-const MOST: Duration = Duration::from_secs(120);
 /// How long what it says may take to be read.
 const SAY: Duration = Duration::from_secs(1);
 /// How long the sessions of one that is put away may last.
@@ -127,11 +125,14 @@ impl Zygotes {
     pub(super) fn tidy(&mut self, host: &Host, rotate: Duration, is_wanted: impl Fn(&Kind) -> bool) {
         for nest in &mut self.0 {
             let Some(zygote) = &mut nest.zygote else { continue };
-            let has_ended = zygote.has_ended();
-            if has_ended {
-                nest.failed(host, &Problem::JailDied("waiting as a zygote"));
-            } else if zygote.made.elapsed() < rotate && Instant::now() < zygote.best_before && is_wanted(&nest.kind) {
+            // The jailer closes what is too old: that is no failure.
+            let is_old = zygote.made.elapsed() >= rotate || zygote.best_before <= Instant::now();
+            let is_over = is_old || !is_wanted(&nest.kind);
+            if !is_over && !zygote.has_ended() {
                 continue;
+            }
+            if !is_over {
+                nest.failed(host, &Problem::JailDied("waiting as a zygote"));
             }
             if let Some(zygote) = nest.zygote.take() {
                 zygote.close();
@@ -187,7 +188,7 @@ async fn begin(host: &Host, kind: &Kind) -> Result<Zygote, Problem> {
     let mut beginning = Beginning::default();
     let making = hatch(host, kind, &mut beginning);
     let made = tokio::select! {
-        made = timeout(MOST, making) => made.unwrap_or_else(|_elapsed| Err(Problem::JailDied("importing as a zygote"))),
+        made = timeout(kind.patience(), making) => made.unwrap_or_else(|_elapsed| Err(Problem::JailDied("importing as a zygote"))),
         () = host.draining.cancelled() => Err(Problem::Draining),
     };
     match (made, beginning.jail, beginning.process) {
