@@ -95,6 +95,7 @@ pub struct PoolLimits {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Ready {
+    /// Its name.
     pub policy: String,
     /// Empty: that of the policy.
     #[serde(default)]

@@ -2,8 +2,8 @@
 //!
 //! One thread writes to the SQLite database and takes requests from a bounded channel. An `accept` is committed before its
 //! answer but not synced (a crash of the host may lose it, a crash of brigd can't), in short if it comes alone
-//! (`promises`), then by whoever asks where that thread is at rest; a `finish` is synced, and all that wait at one time share one transaction. Accepts are written first, so
-//! that they don't wait for that sync.
+//! (`promises`), then by whoever asks where that thread is at rest; a `finish` is synced, and all that wait at one time
+//! share one transaction. Accepts are written first, so that they don't wait for that sync.
 //!
 //! `entries` is append-only: every entry is one JSON text, never changed, in the order of its number, and a chain of
 //! hashes (`chain`) runs over them. Code and output lie in `bodies`, what names people in `names`, and an entry holds only

@@ -50,8 +50,8 @@ pub enum Request {
         signal: i32,
         group: bool,
     },
-    /// Begins a new part of an execution that goes on; the time limit is set anew. Where the program waits for work from then on,
-    /// `Lapped` says what was used in the last one.
+    /// Begins a new part of an execution that goes on; the time limit is set anew. Where the program waits for work from
+    /// then on, `Lapped` says what was used in the last one.
     Lap {
         session: Id,
         execution: Id,

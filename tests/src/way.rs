@@ -1,5 +1,5 @@
-//! The ways in which a program comes to be. `BRIG_WAY` says which one the tests take wherever there is a choice: `cold`, where it is
-//! started in a session that was made for it, `forked`, where a zygote forks it, `pooled`, where it has waited.
+//! The ways in which a program comes to be. `BRIG_WAY` says which one the tests take wherever there is a choice: `cold`,
+//! where it is started in a session that was made for it, `forked`, where a zygote forks it, `pooled`, where it has waited.
 
 use std::sync::LazyLock;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};

@@ -256,7 +256,7 @@ impl Writer {
         }
     }
 
-    /// The same, but not where that would wait for a disk, or for somebody else who has the database just now.
+    /// The same, but not where that would sync, or wait for somebody else who has the database just now.
     fn promise_at_once(&mut self, accept: &Accept) -> bool {
         if self.begins_log || self.connection.busy_timeout(Duration::ZERO).is_err() {
             return false;

@@ -162,6 +162,11 @@ pub(super) struct Beginning {
     pub(super) process: Option<Process>,
 }
 
+/// What was made ahead was not there in time: what went on then.
+pub(super) fn too_late(most: Duration, doing: &'static str) -> Problem {
+    Problem::StartTimeout(u64::try_from(most.as_millis()).unwrap_or(u64::MAX), doing)
+}
+
 async fn make_by(host: &Host, kind: &Kind, dock: Dock, with_program: bool) -> Result<Waiting, Problem> {
     let (made_at, mut beginning) = (Instant::now(), Beginning::default());
     let below = match &dock {
@@ -178,10 +183,7 @@ async fn make_by(host: &Host, kind: &Kind, dock: Dock, with_program: bool) -> Re
     };
     let most = kind.patience();
     let made = tokio::select! {
-        made = timeout(most, making) => made.unwrap_or_else(|_elapsed| {
-            let most = u64::try_from(most.as_millis()).unwrap_or(u64::MAX);
-            Err(Problem::StartTimeout(most, "it was being made ahead"))
-        }),
+        made = timeout(most, making) => made.unwrap_or_else(|_elapsed| Err(too_late(most, "it was being made ahead"))),
         () = host.draining.cancelled() => Err(Problem::Draining),
     };
     match (made, beginning.jail) {

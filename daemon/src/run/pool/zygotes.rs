@@ -13,7 +13,7 @@ use tokio::time::timeout;
 use tracing::{debug, info, warn};
 
 use super::Kind;
-use super::maker::{Beginning, interpreter, start_jail, tell, template, until_said, warm_frame};
+use super::maker::{Beginning, interpreter, start_jail, tell, template, too_late, until_said, warm_frame};
 use crate::files::Files;
 use crate::host::Host;
 use crate::jailer::{Jail, Process};
@@ -187,8 +187,9 @@ async fn begin(host: &Host, kind: &Kind) -> Result<Zygote, Problem> {
     let made_at = Instant::now();
     let mut beginning = Beginning::default();
     let making = hatch(host, kind, &mut beginning);
+    let most = kind.patience();
     let made = tokio::select! {
-        made = timeout(kind.patience(), making) => made.unwrap_or_else(|_elapsed| Err(Problem::JailDied("importing as a zygote"))),
+        made = timeout(most, making) => made.unwrap_or_else(|_elapsed| Err(too_late(most, "it was importing as a zygote"))),
         () = host.draining.cancelled() => Err(Problem::Draining),
     };
     match (made, beginning.jail, beginning.process) {
