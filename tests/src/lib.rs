@@ -67,7 +67,7 @@ macro_rules! daemon {
 }
 
 /// Waits until something holds, and fails with the last answer if it never does.
-pub fn eventually<T: std::fmt::Debug>(what: &str, within: Duration, look: impl Fn() -> Result<(), T>) {
+pub fn eventually<T: std::fmt::Debug>(what: &str, within: Duration, mut look: impl FnMut() -> Result<(), T>) {
     let deadline = Instant::now() + within;
     loop {
         match look() {

@@ -93,6 +93,18 @@ pub fn named(pid: u32, name: &str) -> Process {
     found.remove(0)
 }
 
+/// Waits until so many processes below this one have a name. What a script starts is cloned before it has written its
+/// next line, and has its own name only once it runs.
+pub fn await_named(pid: u32, name: &str, count: usize, within: Duration) -> Vec<Process> {
+    let mut found = Vec::new();
+    eventually(&format!("{count} of {name} run"), within, || {
+        let all = descendants(pid);
+        found = all.iter().filter(|process| process.name == name).cloned().collect();
+        if found.len() >= count { Ok(()) } else { Err(all) }
+    });
+    found
+}
+
 /// All processes in the control groups of sessions.
 pub fn of_sessions(sessions: &[String]) -> Vec<Process> {
     let inside = |pid: &u32| {

@@ -189,21 +189,22 @@ fn a_timeout_ends_everything_within_a_second() {
     let script = "(setsid sh -c 'trap \"\" TERM HUP INT; sleep 100' &) ; (nohup sleep 100 &) ; sleep 100 & kill -STOP $!; \
                   sh -c 'kill -STOP $$' & echo up; trap '' TERM; sleep 100";
     let mut live = daemon.begin(ExecutionSpec {
-        limits: timeout(1000 * u64::from(slow())),
+        limits: timeout(2000 * u64::from(slow())),
         ..sh(script)
     });
     live.until_written("up\n");
     let start = Instant::now();
+    processes::await_named(daemon.pid(), "sleep", 3, Duration::from_secs(2) * slow());
     let family = processes::descendants(daemon.pid());
     let guests: Vec<_> = family
         .into_iter()
         .filter(|process| process.name == "sleep" || process.name == "sh")
         .collect();
-    assert!(guests.len() >= 4, "{guests:?}");
+    assert!(guests.len() >= 6, "{guests:?}");
     let outcome = live.finish();
     assert_eq!(outcome.status(), Status::Timeout);
     assert!(
-        start.elapsed() < Duration::from_millis(2500) * slow(),
+        start.elapsed() < Duration::from_secs(3) * slow(),
         "{:?}",
         start.elapsed()
     );

@@ -8,7 +8,8 @@ use std::time::{Duration, Instant};
 use brig_proto::v1::execution_event::Event;
 use brig_proto::v1::{CauseKind, ExecutionSpec, ExecutionStatus as Status, Limits, NoticeKind};
 use brig_tests::processes::{
-    Process, assert_gone, assert_no_groups, descendants, groups, mounts, named, of_sessions, process, session_of,
+    Process, assert_gone, assert_no_groups, await_named, descendants, groups, mounts, named, of_sessions, process,
+    session_of,
 };
 use brig_tests::spec::{code, command, input, patient, sh, small, timeout};
 use brig_tests::{Brig, DEADLINE, Daemon, daemon, eventually, slow, way};
@@ -77,13 +78,7 @@ fn running(daemon: &Daemon, name: &str) -> (brig_tests::Live, String, Vec<Proces
         ..sh("(setsid sleep 100 &); echo up; sleep 100")
     });
     live.until_written("up\n");
-    eventually("the detached child sleeps", *SOON, || {
-        let sleeping = descendants(daemon.pid())
-            .iter()
-            .filter(|process| process.name == "sleep")
-            .count();
-        if sleeping >= 2 { Ok(()) } else { Err(sleeping) }
-    });
+    await_named(daemon.pid(), "sleep", 2, *SOON);
     let family = descendants(daemon.pid());
     assert!(!groups(std::slice::from_ref(&session)).is_empty());
     (live, session, family)
@@ -256,18 +251,8 @@ fn a_client_that_is_killed_mid_run_ends_its_run() {
         &["run", "--", "sh", "-c", "(setsid sleep 100 &); echo up; sleep 100"],
     )
     .spawn();
-    let sleeping = || {
-        let guests: Vec<Process> = descendants(daemon.pid())
-            .into_iter()
-            .filter(|process| process.name == "sleep")
-            .collect();
-        if guests.len() == 2 { Ok(()) } else { Err(guests) }
-    };
-    eventually("the program runs", *DEADLINE, sleeping);
-    let sleeper = descendants(daemon.pid())
-        .into_iter()
-        .find(|process| process.name == "sleep");
-    let guests = session_of(&sleeper.unwrap(), daemon.pid());
+    let sleepers = await_named(daemon.pid(), "sleep", 2, *DEADLINE);
+    let guests = session_of(&sleepers[0], daemon.pid());
     assert!(guests.len() >= 5, "{guests:?}");
     client.kill().unwrap();
     client.wait().unwrap();

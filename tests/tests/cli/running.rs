@@ -1,7 +1,7 @@
 //! `brig run`: what it shows, and how it exits.
 
 use brig_tests::document::violations;
-use brig_tests::{Brig, DEADLINE, Daemon, daemon, eventually, processes};
+use brig_tests::{Brig, DEADLINE, Daemon, daemon, processes};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
 
@@ -9,11 +9,7 @@ use crate::{SMALL, folder, run, schema, text};
 
 /// Waits until the job has come to its `sleep`.
 fn await_sleep(daemon: &Daemon) {
-    eventually("the program runs", *DEADLINE, || {
-        let below = processes::descendants(daemon.pid());
-        let sleeps = below.iter().any(|process| process.name == "sleep");
-        if sleeps { Ok(()) } else { Err(below) }
-    });
+    processes::await_named(daemon.pid(), "sleep", 1, *DEADLINE);
 }
 
 #[test]

@@ -2,7 +2,7 @@
 
 use brig_proto::v1::{CauseKind, ExecutionSpec, ExecutionStatus as Status};
 use brig_tests::spec::{code, command, sh, small};
-use brig_tests::{daemon, processes};
+use brig_tests::{DEADLINE, daemon, processes};
 
 /// Open descriptors of the process that runs it; the one that lists them is left out.
 const DESCRIPTORS: &str = "[n for n in range(1024) if os.path.exists(f'/proc/self/fd/{n}')]";
@@ -76,6 +76,7 @@ fn processes_of_another_session_can_not_be_signalled() {
     let daemon = daemon!();
     let mut one = daemon.begin(sh("echo up; sleep 60"));
     one.until_written("up\n");
+    processes::await_named(daemon.pid(), "sleep", 1, *DEADLINE);
     let script = "for p in $(seq 2 400); do [ $p = $$ ] || kill -9 $p 2>/dev/null; done; kill -9 -1; echo alive";
     assert_eq!(daemon.stdout(sh(script)), "alive\n");
     let running = processes::descendants(daemon.pid());
