@@ -60,10 +60,10 @@ impl Config {
             let whose = match self.pool.share {
                 Share::Tenant => "tenants",
                 Share::Class => "classes",
-                Share::All => "owner",
+                Share::All => "owners",
             };
             format!(
-                "pool.ready: {} kinds for {owners} {whose} are {wanted} sessions, more than pool.sessions, {sessions}",
+                "pool.ready: takes {wanted} sessions (kinds: {}, {whose}: {owners}), more than pool.sessions, {sessions}",
                 ready.len()
             )
         });

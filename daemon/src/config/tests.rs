@@ -135,7 +135,7 @@ fn a_value_that_is_not_accepted_is_named_with_its_key_and_what_would_be() {
         ("[pool]\nrotate = 59", "pool.rotate: 59s is not in 1m to 7d"),
         (
             "[pool]\nsessions = 1\nready = [{ policy = \"data\" }, { policy = \"data\", template = \"base\" }]",
-            "pool.ready: 2 kinds for 1 tenants are 2 sessions, more than pool.sessions, 1",
+            "pool.ready: takes 2 sessions (kinds: 2, tenants: 1), more than pool.sessions, 1",
         ),
         (
             "[pool]\nready = [{ policy = \"data\" }, { policy = \"data\", contexts = true }]",

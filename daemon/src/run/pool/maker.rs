@@ -46,7 +46,7 @@ pub async fn keep(host: Arc<Host>) {
         }
         // Templates are built without a word.
         if is_outdated || next_look <= Instant::now() {
-            host.pool.ready(ready.kinds(&host));
+            host.pool.ready(ready.kinds(&host, is_outdated));
             next_look = Instant::now() + LOOK;
         }
         let wanted = host.pool.lock().kinds();

@@ -30,25 +30,52 @@ pub fn check(config: &Config, policies: &PolicySet) -> Result<(), String> {
 pub(super) struct Wanted {
     /// What could not be the last time, which is told once.
     told: Vec<String>,
+    /// What was found for each entry.
+    last: Vec<Last<Kind>>,
 }
 
 impl Wanted {
-    /// The kinds that are to be ready.
-    pub(super) fn kinds(&mut self, host: &Host) -> Vec<Kind> {
+    /// The kinds that are to be ready; after a reload nothing of before counts.
+    pub(super) fn kinds(&mut self, host: &Host, is_outdated: bool) -> Vec<Kind> {
         let config = host.config();
         let owners = config.pool_owners();
+        if is_outdated {
+            self.last.clear();
+        }
+        self.last.resize_with(config.pool.ready.len(), Last::default);
         let (mut kinds, mut problems) = (Vec::new(), Vec::new());
-        for (index, ready) in config.pool.ready.iter().enumerate() {
-            match find(host, ready) {
-                Ok(found) => kinds.extend(owners.iter().flat_map(|owner| of(&found, ready, owner))),
-                Err(why) => problems.push(format!("pool.ready[{index}]: {why}")),
-            }
+        for (index, (ready, last)) in config.pool.ready.iter().zip(&mut self.last).enumerate() {
+            let found =
+                find(host, ready).map(|found| owners.iter().flat_map(|owner| of(&found, ready, owner)).collect());
+            let (found, problem) = last.look(found);
+            kinds.extend(found);
+            problems.extend(problem.map(|why| format!("pool.ready[{index}]: {why}")));
         }
         for why in problems.iter().filter(|why| !self.told.contains(why)) {
             warn!(%why, "not kept ready");
         }
         self.told = problems;
         kinds
+    }
+}
+
+/// What a look found, which one that fails does not throw away, but two in a row: an image that is being replaced is not
+/// there for a moment.
+#[derive(Debug)]
+struct Last<T>(Option<Vec<T>>);
+
+impl<T> Default for Last<T> {
+    fn default() -> Self {
+        Self(None)
+    }
+}
+
+impl<T: Clone> Last<T> {
+    fn look(&mut self, found: Result<Vec<T>, String>) -> (Vec<T>, Option<String>) {
+        match found {
+            Ok(found) => (self.0.insert(found).clone(), None),
+            Err(why) => (self.0.take().unwrap_or_default(), Some(why)),
+        }
     }
 }
 
@@ -86,4 +113,22 @@ fn of((policy, template): &(Policy, Image), ready: &Ready, owner: &str) -> Vec<K
     };
     let contexts = ready.contexts.then(|| kind(true));
     std::iter::once(kind(false)).chain(contexts).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Last;
+
+    #[test]
+    fn one_look_that_fails_throws_nothing_away_and_two_do() {
+        let (mut last, gone) = (Last::default(), || Err("gone".to_owned()));
+        let why = || Some("gone".to_owned());
+        assert_eq!(last.look(gone()), (vec![], why()));
+        assert_eq!(last.look(Ok(vec![1, 2])), (vec![1, 2], None));
+        assert_eq!(last.look(gone()), (vec![1, 2], why()));
+        assert_eq!(last.look(gone()), (vec![], why()));
+        assert_eq!(last.look(Ok(vec![3])), (vec![3], None));
+        assert_eq!(last.look(gone()), (vec![3], why()));
+        assert_eq!(last.look(Ok(vec![4])), (vec![4], None));
+    }
 }
