@@ -1,6 +1,6 @@
 use std::time::Duration;
 
-use brig_proto::v1::{ExecutionStarted, RichResult};
+use brig_proto::v1::{ExecutionStarted, OutputStream, RichResult};
 
 use crate::artifacts::Spool;
 use crate::output::testing::{memory_file, output, write};
