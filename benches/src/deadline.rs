@@ -19,7 +19,7 @@ use crate::samples::{Measurement, Of, Unit, millis};
 const PROCESSES: usize = 64;
 const SCRIPT: &str = "i=1; while [ $i -lt 64 ]; do sleep 1000 & i=$((i+1)); done; echo there; wait";
 /// The limit, in ms: long enough to start them all.
-const TIMEOUT: u64 = 500;
+const TIMEOUT: u64 = 2000;
 /// Executions of one turn.
 const EXECUTIONS: usize = 5;
 /// How long before the deadline the processes are looked at closely, and how often.

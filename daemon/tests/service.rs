@@ -269,13 +269,13 @@ fn a_part_that_does_not_answer_ends_the_signs_of_life_and_is_named() {
     if !is_root() {
         return;
     }
-    let service = Service::start(Duration::from_millis(600));
+    let service = Service::start(Duration::from_secs(3));
     service.hear("WATCHDOG=1");
     let hung = service.jailer.hung.lock().unwrap();
     let status = service.hear("STATUS=0 running, 0 queued, 0 sessions; does not answer");
     assert!(status.ends_with("does not answer: brig-jailer\n"), "{status}");
     // Two more looks fail, and neither gives a sign of life.
-    service.manager.set_read_timeout(Some(Duration::from_secs(1))).unwrap();
+    service.manager.set_read_timeout(Some(Duration::from_secs(4))).unwrap();
     let mut buffer = [0; 4096];
     while let Ok(length) = service.manager.recv(&mut buffer) {
         assert!(!buffer[..length].starts_with(b"WATCHDOG"));

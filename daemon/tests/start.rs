@@ -127,7 +127,14 @@ fn a_private_daemon_without_root_says_what_to_do() {
     std::fs::set_permissions(directory.path(), std::fs::Permissions::from_mode(0o755)).unwrap();
     // The program may lie where only root can reach it; the copy can be run by anybody.
     let program = directory.path().join("brigd");
-    std::fs::copy(BRIGD, &program).unwrap();
+    // By a child: another test may be between fork and exec, and would hold an open copy for a moment.
+    assert!(
+        Command::new("cp")
+            .args([BRIGD.as_ref(), program.as_path()])
+            .status()
+            .unwrap()
+            .success()
+    );
     let mut command = Command::new(&program);
     command.args(["--standalone", "/nonexistent"]);
     if is_root() {

@@ -8,7 +8,7 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use brig_jailer::api::{Cause, CloseReason, End, Event, Exit, Quantities, Refusal, Request, Spawn};
-use support::{Outcome, Rig, command, id, quantities, slow};
+use support::{Outcome, Rig, command, id, quantities, slow, wait_for};
 
 fn run_for(script: &str, timeout_ms: u64) -> (Outcome, Duration) {
     let mut rig = Rig::start();
@@ -36,18 +36,23 @@ fn left(session: &str) -> Vec<PathBuf> {
         .collect()
 }
 
+/// How long anything may take that would take minutes if it were not ended.
+fn soon() -> Duration {
+    Duration::from_secs(20 * slow())
+}
+
 #[test]
 fn a_timeout_keeps_the_output_and_ends_the_whole_tree() {
     // Detached, stopped, ignoring signals, holding the pipes: all of them go.
     let script =
         "echo before; (setsid sleep 100 &); (trap '' TERM INT HUP; sleep 100) & sleep 100 & kill -STOP $!; sleep 100";
-    let (outcome, took) = run_for(script, 500);
+    let (outcome, took) = run_for(script, 2000 * slow());
     assert_eq!(
         (outcome.end.exit, outcome.end.cause),
         (Exit::Signal(9), Some(Cause::WallTime))
     );
     assert_eq!(outcome.stdout, "before\n");
-    assert!(took < Duration::from_millis(500 + 1000 * slow()), "{took:?}");
+    assert!(took < soon(), "{took:?}");
 }
 
 #[test]
@@ -57,14 +62,14 @@ fn a_fork_bomb_stays_in_its_limit_and_ends_in_time() {
     assert_eq!(outcome.end.cause, Some(Cause::WallTime));
     assert!(outcome.end.usage.processes_peak <= quantities().pids, "{outcome:?}");
     assert!(outcome.end.pids_refused > 0, "{outcome:?}");
-    assert!(took < Duration::from_secs(2 * slow()), "{took:?}");
+    assert!(took < soon(), "{took:?}");
 }
 
 #[test]
 fn what_a_program_leaves_behind_ends_with_it() {
     let (outcome, took) = run_for("(setsid sleep 100 &) ; sleep 100 & echo done", 20_000 * slow());
     assert_eq!((outcome.end.exit, outcome.stdout.as_str()), (Exit::Code(0), "done\n"));
-    assert!(took < Duration::from_secs(2), "{took:?}");
+    assert!(took < soon(), "{took:?}");
 }
 
 #[test]
@@ -165,7 +170,7 @@ fn a_session_past_its_age_is_closed() {
         "data",
         "aged",
         Quantities {
-            max_age_ms: 300 * slow(),
+            max_age_ms: 3000 * slow(),
             ..quantities()
         },
     ))
@@ -192,7 +197,7 @@ fn a_jailer_without_a_client_ends_and_leaves_nothing() {
     }
     let start = Instant::now();
     rig.stop();
-    assert!(start.elapsed() < Duration::from_secs(2));
+    assert!(start.elapsed() < soon());
     assert_eq!(left("gone"), Vec::<PathBuf>::new());
 }
 
@@ -210,11 +215,12 @@ fn a_killed_jailer_takes_its_jails_along_and_the_next_one_sweeps() {
     // The pipe ends when the last process that holds it is dead.
     let start = Instant::now();
     support::read_all(stdout.into());
-    assert!(start.elapsed() < Duration::from_secs(2 * slow()));
+    assert!(start.elapsed() < soon());
     // Regions are taken lowest first: the next one takes the other's, and not the dead one's.
     other.stop();
     let next = Rig::start();
-    assert_eq!(left("swept"), Vec::<PathBuf>::new());
+    // One of another test may just have had it in hand.
+    wait_for("it is swept", || left("swept").is_empty());
     next.stop();
 }
 
@@ -232,7 +238,7 @@ fn a_jail_whose_pid_1_is_stopped_dies_with_the_jailer_all_the_same() {
     rig.process.wait().unwrap();
     let start = Instant::now();
     support::read_all(running.fds.into_iter().next().unwrap());
-    assert!(start.elapsed() < Duration::from_secs(2 * slow()));
+    assert!(start.elapsed() < soon());
 }
 
 #[test]

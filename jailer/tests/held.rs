@@ -6,7 +6,7 @@ mod support;
 use std::fs::File;
 use std::io::{Read, Write};
 use std::os::fd::OwnedFd;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use brig_jailer::api::{
     Cause, CloseReason, Event, Exit, Held, HeldExecution, Input, Make, Refusal, Request, SESSION_MEMO_MAX,
@@ -14,7 +14,7 @@ use brig_jailer::api::{
 use brig_jailer::files::wire as files;
 use tempfile::TempDir;
 
-use support::{Rig, command, id, quantities, read_all, slow};
+use support::{Rig, command, id, quantities, read_all, slow, wait_for};
 
 /// A jailer that listens in a folder of its own.
 struct House {
@@ -50,15 +50,6 @@ impl House {
             }
         }
         told
-    }
-
-    /// Waits until this is true; the jailer has nothing to say about it.
-    fn wait_for(what: &str, mut is_so: impl FnMut() -> bool) {
-        let deadline = Instant::now() + Duration::from_secs(20 * slow());
-        while !is_so() {
-            assert!(Instant::now() < deadline, "{what}");
-            std::thread::sleep(Duration::from_millis(5));
-        }
     }
 }
 
@@ -169,15 +160,19 @@ fn an_end_is_told_again_until_it_is_forgotten() {
 fn deadlines_run_while_nobody_is_there() {
     let mut house = House::open("60s");
     house.hold("s1");
-    let mut spawn = command("s1", "e1", &["sleep", "600"]);
-    spawn.timeout_ms = 200 * slow();
-    house.rig.try_spawn(spawn).unwrap();
     let mut aged = Rig::request("data", "s2", quantities());
-    (aged.held, aged.quantities.max_age_ms) = (true, 300 * slow());
+    (aged.held, aged.quantities.max_age_ms) = (true, 3000 * slow());
     house.rig.try_make(aged).unwrap();
+    let mut spawn = command("s1", "e1", &["sleep", "600"]);
+    spawn.timeout_ms = 1500 * slow();
+    house.rig.try_spawn(spawn).unwrap();
     house.rig.leave();
-    std::thread::sleep(Duration::from_millis(400 * slow()));
-    let told = house.come_back();
+    std::thread::sleep(Duration::from_millis(3000 * slow()));
+    let mut told = house.come_back();
+    wait_for("the session is closed", || {
+        told = house.come_back();
+        !told.closed.is_empty()
+    });
     let end = told.executions[0].0.end.unwrap();
     assert_eq!((end.exit, end.cause), (Exit::Signal(9), Some(Cause::WallTime)));
     assert_eq!(told.closed, [("s2".to_owned(), CloseReason::SessionAge)]);
@@ -201,7 +196,7 @@ fn one_shot_sessions_end_with_the_connection() {
     let told = house.come_back();
     let names: Vec<_> = told.sessions.iter().map(|held| held.session.to_string()).collect();
     assert_eq!((names, told.executions.len()), (vec!["s2".to_owned()], 0));
-    House::wait_for("the one-shot session goes", || house.rig.host().sessions == 1);
+    wait_for("the one-shot session goes", || house.rig.host().sessions == 1);
 }
 
 #[test]
@@ -213,7 +208,7 @@ fn what_nobody_comes_back_for_is_closed_and_nothing_is_left() {
     house.rig.leave();
     // Its end comes when the program and the jailer's copy are gone.
     assert_eq!(read_all(stdout), "");
-    House::wait_for("the session goes", || {
+    wait_for("the session goes", || {
         let told = house.come_back();
         let gone = told.sessions.is_empty() && told.closed.is_empty();
         gone && house.rig.host().sessions == 0
@@ -230,7 +225,7 @@ fn a_planned_end_is_waited_for_longer() {
     house.rig.leave();
     std::thread::sleep(Duration::from_millis(500));
     assert_eq!(house.come_back().sessions.len(), 1);
-    House::wait_for("the usual time holds again", || {
+    wait_for("the usual time holds again", || {
         house.rig.leave();
         std::thread::sleep(Duration::from_millis(300));
         house.come_back().sessions.is_empty()
@@ -245,7 +240,7 @@ fn a_jail_that_dies_unseen_is_told() {
     house.rig.leave();
     let pid1 = pid1_of(house.rig.process.id());
     rustix::process::pidfd_send_signal(&pid1, rustix::process::Signal::KILL).unwrap();
-    House::wait_for("the end is told", || {
+    wait_for("the end is told", || {
         let told = house.come_back();
         let over = told.closed == [("s1".to_owned(), CloseReason::Died)];
         over && told.executions[0].0.end.unwrap().cause == Some(Cause::Internal)

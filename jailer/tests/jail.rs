@@ -365,7 +365,8 @@ fn rlimits_are_set_and_can_not_be_raised() {
 #[test]
 fn rlimits_step_makes_programs_die_for_memory_before_the_file_helper() {
     let text = inside(
-        "p=$(grep -ls brig-files /proc/[0-9]*/status); p=${p%/status}; cat /proc/self/oom_score_adj
+        "until p=$(grep -ls brig-files /proc/[0-9]*/status); do sleep 0.01; done
+         p=${p%/status}; cat /proc/self/oom_score_adj
          [ $(cat $p/oom_score) -lt $(cat /proc/self/oom_score) ] && echo helper last",
     );
     assert_eq!(text, "800\nhelper last\n");

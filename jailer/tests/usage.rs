@@ -103,7 +103,7 @@ fn the_limit_of_cpu_time_holds_after_a_pause_and_not_in_it() {
         "e1",
         &["python3", "-c", "print('ready', flush=True)\nwhile True: pass"],
     );
-    spawn.cpu_time_ms = Some(1000 * slow());
+    spawn.cpu_time_ms = Some(4000 * slow());
     let running = rig.try_spawn(spawn).unwrap();
     let mut stdout = File::from(running.fds.into_iter().next().unwrap());
     stdout.read_exact(&mut [0; 6]).unwrap();

@@ -90,6 +90,11 @@ pub fn timeout(millis: u64) -> Option<Limits> {
     })
 }
 
+/// As much time as the policies give at most: for what lives as long as its test.
+pub fn long() -> Option<Limits> {
+    timeout(300_000)
+}
+
 /// With the time to start that the policies give, or more on a slow machine: for many that wait for each other.
 pub fn patient(spec: ExecutionSpec) -> ExecutionSpec {
     let limits = Limits {

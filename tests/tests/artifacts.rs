@@ -537,7 +537,7 @@ fn files_of_a_run_that_failed_come_out_too() {
     assert_eq!(failed.status(), Status::Error);
     assert_eq!(failed.bytes(failed.artifact("out.txt")).unwrap(), b"partial\n");
     let late = daemon.run(inline(ExecutionSpec {
-        limits: brig_tests::spec::timeout(500),
+        limits: brig_tests::spec::timeout(2000 * u64::from(brig_tests::slow())),
         ..sh("echo partial >out.txt; sleep 60")
     }));
     assert_eq!(late.status(), Status::Timeout);

@@ -19,7 +19,7 @@ use brig_tests::client::only;
 use brig_tests::host::Places;
 use brig_tests::processes::{Process, descendants, groups, mounts, of_sessions};
 use brig_tests::services::Setup;
-use brig_tests::spec::{input, sh, small};
+use brig_tests::spec::{input, long, sh, small};
 use brig_tests::{Live, Service, Services, eventually, lanes, slow};
 
 /// How long anything may take to be gone.
@@ -210,6 +210,7 @@ fn spec(execution: &str, script: &str) -> ExecutionSpec {
         execution_id: execution.to_owned(),
         template: String::new(),
         on_disconnect: OnDisconnect::Continue.into(),
+        limits: long(),
         ..sh(script)
     }
 }

@@ -54,7 +54,7 @@ fn memory_within_the_limit_can_be_used() {
 fn a_fork_bomb_is_contained_and_others_run_on() {
     let daemon = daemon!();
     let limits = Limits {
-        timeout: timeout(1500 * u64::from(slow())).unwrap().timeout,
+        timeout: timeout(4000 * u64::from(slow())).unwrap().timeout,
         pids: Some(40),
         ..Limits::default()
     };
@@ -82,7 +82,7 @@ fn code_that_fails_for_want_of_processes_is_told_so() {
         pids: Some(12),
         ..Limits::default()
     };
-    let threads = "import threading, time\nfor i in range(50): threading.Thread(target=time.sleep, args=(1,), daemon=True).start()";
+    let threads = "import threading, time\nfor i in range(50): threading.Thread(target=time.sleep, args=(30,), daemon=True).start()";
     let outcome = daemon.run(limited(limits, small(threads)));
     assert_eq!(outcome.end(), (Status::Error, Some(CauseKind::Processes)));
     assert_eq!(outcome.result.cause.as_ref().unwrap().limit, Some(12));
@@ -168,7 +168,7 @@ fn a_cpu_quota_is_kept() {
     let outcome = daemon.run(limited(limits, small(busy))).expect_success();
     let used: f64 = outcome.stdout().trim().parse().unwrap();
     // On a busy machine it may get less, never more: half of two seconds, and one period of slack.
-    assert!(used > 0.3 && used < 1.25, "{used}");
+    assert!(used > 0.1 && used < 1.25, "{used}");
 }
 
 #[test]
@@ -185,16 +185,19 @@ fn libraries_are_told_how_many_threads_to_use() {
 #[test]
 fn a_timeout_ends_everything_within_a_second() {
     let daemon = daemon!();
+    let limit = Duration::from_secs(4) * slow();
     // Detached ones, stopped ones, deaf ones, and holders of the pipes.
     let script = "(setsid sh -c 'trap \"\" TERM HUP INT; sleep 100' &) ; (nohup sleep 100 &) ; sleep 100 & kill -STOP $!; \
                   sh -c 'kill -STOP $$' & echo up; trap '' TERM; sleep 100";
     let mut live = daemon.begin(ExecutionSpec {
-        limits: timeout(2000 * u64::from(slow())),
+        limits: timeout(u64::try_from(limit.as_millis()).unwrap()),
         ..sh(script)
     });
     live.until_written("up\n");
-    let start = Instant::now();
-    processes::await_named(daemon.pid(), "sleep", 3, Duration::from_secs(2) * slow());
+    // The shell and the two that it has in the background, and all that sleeps; the one that is stopped may not have come
+    // to its name.
+    processes::await_named(daemon.pid(), "sleep", 3, limit);
+    processes::await_named(daemon.pid(), "sh", 3, limit);
     let family = processes::descendants(daemon.pid());
     let guests: Vec<_> = family
         .into_iter()
@@ -203,10 +206,10 @@ fn a_timeout_ends_everything_within_a_second() {
     assert!(guests.len() >= 6, "{guests:?}");
     let outcome = live.finish();
     assert_eq!(outcome.status(), Status::Timeout);
+    let took = Duration::try_from(outcome.result.duration.unwrap()).unwrap();
     assert!(
-        start.elapsed() < Duration::from_secs(3) * slow(),
-        "{:?}",
-        start.elapsed()
+        took >= limit && took < limit + Duration::from_secs(1) * slow(),
+        "{took:?}"
     );
     assert!(guests.iter().all(|guest| !guest.lives()), "{guests:?}");
 }
@@ -235,7 +238,7 @@ fn the_clock_starts_with_the_code() {
     let daemon = daemon!();
     // Start-up takes its own time: a timeout that is shorter than it still lets the code begin.
     let outcome = daemon.run(ExecutionSpec {
-        limits: timeout(300 * u64::from(slow())),
+        limits: timeout(2000 * u64::from(slow())),
         ..sh("echo begun; sleep 20")
     });
     assert_eq!(

@@ -181,7 +181,7 @@ fn what_a_dead_daemon_did_not_see_end_is_lost_in_the_ledger_of_the_next() {
 fn the_death_of_the_files_helper_does_not_change_how_a_program_ends() {
     let daemon = daemon!();
     let mut live = daemon.begin(small(
-        "open('a.csv', 'w').write('x')\nprint('up')\nimport time\ntime.sleep(1)\nprint('end')",
+        "open('a.csv', 'w').write('x')\nprint('up')\nimport time\ntime.sleep(5)\nprint('end')",
     ));
     live.until_written("up\n");
     let session = of_sessions(&[live.session()]);

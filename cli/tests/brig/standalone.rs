@@ -2,9 +2,8 @@
 //!
 //! Root only, as the option is; without root the refusal is what there is to see.
 
-use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
-use std::process::{Output, Stdio};
+use std::process::{Command, Output, Stdio};
 
 use brig_proto::v1::ExecutionStatus;
 
@@ -24,8 +23,14 @@ const FAILS: &str = "#!/bin/sh\necho 'limits.queue: 0 is not accepted' >&2\nexit
 
 fn run(program: &str, daemon: &Daemon, place: &Path) -> Output {
     let brigd = place.join("brigd");
-    std::fs::write(&brigd, program).unwrap();
-    std::fs::set_permissions(&brigd, std::fs::Permissions::from_mode(0o755)).unwrap();
+    // By a child: another test may be between fork and exec, and would hold it open for writing for a moment.
+    let script = "printf %s \"$1\" > \"$0\" && chmod 755 \"$0\"";
+    let written = Command::new("sh")
+        .args(["-c", script])
+        .arg(&brigd)
+        .arg(program)
+        .status();
+    assert!(written.unwrap().success());
     brig(&["run", "--standalone", "--images", "/images", "-c", "1"])
         .env("BRIG_PROGRAMS", place)
         .env("BRIG_IN_SCOPE", "1")

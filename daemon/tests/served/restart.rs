@@ -1,6 +1,5 @@
 //! What the next brigd makes of what the last one left, whatever state it was in.
 
-use std::path::PathBuf;
 use std::time::Duration;
 
 use brig_daemon::run::execution::StopCause;
@@ -17,34 +16,10 @@ use tonic::{Code, Streaming};
 use tonic_types::StatusExt;
 
 use crate::support::jailer::{Behaviour, Program};
-use crate::support::{Daemon, daemon_that_comes_back, drain, result, sh};
+use crate::support::{Daemon, Gate, daemon_that_comes_back, drain, result, sh};
 
 fn span(millis: u64) -> Option<prost_types::Duration> {
     Some(Duration::from_millis(millis).try_into().unwrap())
-}
-
-/// A file that programs wait for.
-struct Gate {
-    _folder: tempfile::TempDir,
-    path: PathBuf,
-}
-
-impl Gate {
-    fn new() -> Self {
-        let folder = tempfile::tempdir().unwrap();
-        let path = folder.path().join("go");
-        Self { _folder: folder, path }
-    }
-
-    /// Says `up`, waits, says `down` and ends with 3.
-    fn script(&self) -> String {
-        let path = self.path.display();
-        format!("echo up; while [ ! -e {path} ]; do sleep 0.01; done; echo down; exit 3")
-    }
-
-    fn open(&self) {
-        std::fs::write(&self.path, "").unwrap();
-    }
 }
 
 fn under(execution: &str, script: &str) -> ExecutionSpec {
@@ -425,21 +400,23 @@ async fn idle_time_goes_on_while_nobody_is_there() {
     };
     let request = SessionsCreateRequest {
         session_id: "mine".to_owned(),
-        idle_timeout: span(3000),
+        idle_timeout: span(6000),
         ..SessionsCreateRequest::default()
     };
     daemon.create(request).await.unwrap();
+    let using = std::time::SystemTime::now();
     drain(daemon.execute("mine", sh("true")).await.unwrap()).await;
     let used = std::time::SystemTime::now();
     daemon.leave().await;
-    tokio::time::sleep(Duration::from_secs(2)).await;
+    tokio::time::sleep(Duration::from_secs(4)).await;
     daemon.come_back().await;
     let session = daemon.closed("mine").await;
     assert_eq!(session.close_reason(), SessionCloseReason::Idle);
     let closed = std::time::SystemTime::try_from(session.close_time.unwrap()).unwrap();
-    let idle = closed.duration_since(used).unwrap();
+    let idle = [using, used].map(|since| closed.duration_since(since).unwrap());
+    // Begun anew, it would take four seconds more.
     assert!(
-        idle > Duration::from_millis(2900) && idle < Duration::from_millis(4900),
+        idle[0] > Duration::from_millis(5990) && idle[1] < Duration::from_millis(9500),
         "{idle:?}"
     );
     assert_eq!(daemon.recorded("mine"), "idle");

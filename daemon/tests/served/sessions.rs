@@ -16,7 +16,7 @@ use tonic::Status;
 use tonic_types::StatusExt;
 
 use crate::support::jailer::Behaviour;
-use crate::support::{Daemon, daemon, drain, next, result, sh};
+use crate::support::{Daemon, Gate, daemon, drain, next, result, sh};
 
 fn span(millis: u64) -> Option<prost_types::Duration> {
     Some(Duration::from_millis(millis).try_into().unwrap())
@@ -107,9 +107,8 @@ async fn a_session_is_used_until_somebody_closes_it_and_stays_readable() {
     assert_eq!(reason(&refused), "SESSION_CLOSED");
     let unknown = daemon.execute("other", sh("true")).await.unwrap_err();
     assert_eq!(reason(&unknown), "SESSION_NOT_FOUND");
-    daemon
-        .jailer
-        .with_session("mine", |left| assert!(left.is_none(), "{left:?}"));
+    let is_forgotten = |daemon: &Daemon| daemon.jailer.with_session("mine", |left| left.is_none());
+    daemon.until("it is forgotten", is_forgotten).await;
 }
 
 #[tokio::test]
@@ -136,16 +135,18 @@ async fn an_idle_session_is_closed_and_one_in_use_is_not() {
         return;
     };
     let idle = |id: &str| SessionsCreateRequest {
-        idle_timeout: span(400),
+        idle_timeout: span(2000),
         ..named(id)
     };
     daemon.create(idle("used")).await.unwrap();
-    let running = daemon.execute("used", sh("sleep 1.2")).await.unwrap();
+    let gate = Gate::new();
+    let running = daemon.execute("used", sh(&gate.script())).await.unwrap();
     daemon.create(idle("idle")).await.unwrap();
     let closed = daemon.closed("idle").await;
     assert_eq!(closed.close_reason(), SessionCloseReason::Idle);
     assert_eq!(daemon.shown("used").await.state(), SessionState::Running);
-    assert_eq!(end(&drain(running).await), (ExecutionStatus::Success, None));
+    gate.open();
+    assert_eq!(result(&drain(running).await).exit_code, Some(3));
     assert_eq!(daemon.closed("used").await.close_reason(), SessionCloseReason::Idle);
 }
 
@@ -155,14 +156,14 @@ async fn a_session_that_expires_ends_what_runs_as_too_old() {
         return;
     };
     let request = SessionsCreateRequest {
-        expire_after: span(700),
+        expire_after: span(3000),
         ..named("mine")
     };
     daemon.create(request).await.unwrap();
     let events = drain(daemon.execute("mine", sh("exec sleep 60")).await.unwrap()).await;
     assert_eq!(end(&events), (ExecutionStatus::Timeout, Some(CauseKind::SessionAge)));
     let limit = result(&events).cause.as_ref().unwrap().limit.unwrap();
-    assert!((690..=700).contains(&limit), "{limit}");
+    assert!((2990..=3000).contains(&limit), "{limit}");
     assert_eq!(daemon.closed("mine").await.close_reason(), SessionCloseReason::Expired);
 }
 
@@ -528,7 +529,7 @@ async fn an_update_changes_what_its_mask_names() {
         ["update_mask"]
     );
     let soon = SessionsUpdateRequest {
-        expire_time: Some((std::time::SystemTime::now() + Duration::from_millis(200)).into()),
+        expire_time: Some((std::time::SystemTime::now() + Duration::from_secs(3)).into()),
         ..update(&["expire_time"])
     };
     client.update(soon).await.unwrap();

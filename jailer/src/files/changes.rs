@@ -318,6 +318,6 @@ mod tests {
         let put = coarse_now();
         let started = std::time::Instant::now();
         assert!(next_tick(Some(put)) > (put.tv_sec, put.tv_nsec));
-        assert!(started.elapsed() < Duration::from_secs(1));
+        assert!(started.elapsed() < Duration::from_secs(5));
     }
 }

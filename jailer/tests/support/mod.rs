@@ -401,3 +401,12 @@ pub fn read_all(fd: OwnedFd) -> String {
     File::from(fd).read_to_end(&mut bytes).unwrap();
     String::from_utf8_lossy(&bytes).into_owned()
 }
+
+/// Waits until this is true; the jailer has nothing to say about it.
+pub fn wait_for(what: &str, mut is_so: impl FnMut() -> bool) {
+    let deadline = Instant::now() + Duration::from_secs(20 * slow());
+    while !is_so() {
+        assert!(Instant::now() < deadline, "{what}");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}

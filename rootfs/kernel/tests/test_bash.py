@@ -1,8 +1,9 @@
 """Contexts of bash."""
 
+import time
 import unittest
 
-from tests.context import Context
+from tests.context import PATIENCE, Context
 
 
 def bash(**start):
@@ -58,7 +59,8 @@ class Bash(unittest.TestCase):
 
     def test_jobs_go_on_between_executions(self):
         with bash() as context:
-            context.run("{ sleep 0.2; echo from the job; } &")
+            context.run("{ until [ -e go ]; do sleep 0.01; done; echo from the job; } &")
+            context.go()
             context.wait_output("from the job\n")
             self.assertEqual(context.run("wait; echo done").stdout, "done\n")
 
@@ -101,7 +103,10 @@ class Bash(unittest.TestCase):
             self.assertEqual(context.event(), {"ev": "reset"})
             ended = context.run("echo [$x] $PWD")
             self.assertEqual((ended.stdout, ended.done["execution_count"]), ("[] HOME\n", 1))
-            self.assertTrue(is_dead(job))
+            until = time.monotonic() + PATIENCE
+            while not is_dead(job):
+                self.assertLess(time.monotonic(), until)
+                time.sleep(0.01)
 
 
 def is_dead(pid: int) -> bool:

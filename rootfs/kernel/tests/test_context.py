@@ -6,6 +6,8 @@ import unittest
 from tests.context import Context, memory
 
 PLAIN = {"exit_code": 0, "kept": True}
+# For code that is to go on only after its execution has ended (`Context.go`).
+WAIT = "import os, time\ndef wait():\n    while not os.path.exists('go'): time.sleep(0.01)\n"
 
 
 class State(unittest.TestCase):
@@ -156,8 +158,8 @@ class Ends(unittest.TestCase):
 
     def test_an_exit_runs_atexit_and_waits_for_threads(self):
         code = (
-            "import atexit, threading, time\nx = 'kept'\natexit.register(lambda: print('last', x))\n"
-            "threading.Thread(target=lambda: (time.sleep(0.2), print('thread'))).start()"
+            f"{WAIT}import atexit, threading\nx = 'kept'\natexit.register(lambda: print('last', x))\n"
+            "threading.Thread(target=lambda: (wait(), print('thread'))).start()"
         )
         for end in ("exit", None):
             with Context() as context:
@@ -167,6 +169,7 @@ class Ends(unittest.TestCase):
                 else:
                     os.close(context.requests)
                     context.requests = os.open("/dev/null", os.O_RDONLY)
+                context.go()
                 self.assertIsNone(context.event())
                 self.assertEqual((context.process.wait(60), context.finish().stdout), (0, "thread\nlast kept\n"))
 
@@ -215,12 +218,13 @@ class Output(unittest.TestCase):
 
     def test_what_threads_write_between_executions_is_not_lost(self):
         start = (
-            "import threading\ngo, gone = threading.Event(), threading.Event()\n"
-            "def say():\n    go.wait()\n    print('from the thread')\n    display('shown')\n    gone.set()\n"
-            "threading.Thread(target=say).start()\nthreading.Timer(0.2, go.set).start()"
+            f"{WAIT}import threading\ngone = threading.Event()\n"
+            "def say():\n    wait()\n    print('from the thread')\n    display('shown')\n    gone.set()\n"
+            "threading.Thread(target=say).start()"
         )
         with Context() as context:
             context.run(start)
+            context.go()
             context.wait_output("from the thread\n")
             result = context.event()
             ended = context.run("gone.wait()")
@@ -229,11 +233,13 @@ class Output(unittest.TestCase):
 
     def test_tasks_go_on_between_executions(self):
         code = (
-            "import asyncio\nasync def tick():\n    await asyncio.sleep(0.1)\n    print('tick')\n"
+            "import asyncio, os\nasync def tick():\n"
+            "    while not os.path.exists('go'): await asyncio.sleep(0.01)\n    print('tick')\n"
             "task = asyncio.create_task(tick())\nawait asyncio.sleep(0)"
         )
         with Context() as context:
             context.run(code)
+            context.go()
             context.wait_output("tick\n")
             self.assertEqual(context.run("task.done()").text, "True")
 

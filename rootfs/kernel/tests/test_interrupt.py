@@ -150,9 +150,10 @@ class Interrupts(unittest.TestCase):
 
     def test_a_child_is_interrupted_as_any(self):
         code = (
-            "import os, signal, time\npid = os.fork()\n"
-            "if not pid:\n    try: time.sleep(600)\n    except KeyboardInterrupt: os._exit(7)\n"
-            "time.sleep(0.3)\nos.kill(pid, signal.SIGINT)\nos.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])"
+            "import os, signal, time\nr, w = os.pipe()\npid = os.fork()\n"
+            "if not pid:\n    try:\n        os.write(w, b'x')\n        time.sleep(600)\n"
+            "    except KeyboardInterrupt: os._exit(7)\n"
+            "os.read(r, 1)\nos.kill(pid, signal.SIGINT)\nos.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])"
         )
         with Context() as context:
             self.assertEqual(context.run(code).text, "7")

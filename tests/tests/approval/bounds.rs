@@ -20,13 +20,13 @@ fn so_many_executions_of_a_tenant_wait_and_no_more() {
         "{}",
         refused.message
     );
-    // Each decision makes room.
+    // Each decision makes room, once the execution has it.
     daemon.reject("e1", "").unwrap();
+    let [one, two] = waiting;
+    one.finish();
     let mut next = daemon.begin(script("e3", "true"));
     next.until_pending();
     daemon.approve("e2").unwrap();
-    let [one, two] = waiting;
-    one.finish();
     two.finish().expect_success();
     daemon.cancel("e3");
     next.finish();

@@ -85,9 +85,9 @@ fn a_context_runs_what_is_approved_in_the_order_of_the_approvals() {
 #[test]
 fn a_session_is_not_idle_while_something_in_it_waits() {
     let Some((daemon, _policies)) = daemon("") else { return };
-    session(&daemon, Some(800));
+    session(&daemon, Some(2000));
     let live = begin(&daemon, "e1", "", command(&["true"]));
-    let nap = 2 * brig_tests::slow();
+    let nap = 4 * brig_tests::slow();
     daemon
         .run(brig_tests::spec::sh(&format!("sleep {nap}")))
         .expect_success();

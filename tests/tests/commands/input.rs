@@ -162,8 +162,10 @@ fn a_run_of_its_own_can_be_talked_to() {
 fn a_signal_reaches_the_main_process_or_its_group() {
     let daemon = daemon!();
     session(&daemon, "s1");
-    let script = "sh -c 'trap \"echo child\" USR1; echo ready; while :; do sleep 0.1; done' & \
-                  trap 'echo parent' USR1; while :; do sleep 0.1; done";
+    // The child is ready behind both traps.
+    let script = "trap 'echo parent' USR1; \
+                  sh -c 'trap \"echo child\" USR1; echo ready; while :; do sleep 0.1; done' & \
+                  while :; do sleep 0.1; done";
     let mut live = start_in(&daemon, "s1", "e1", open(script));
     live.until_written("ready\n");
     signal(&daemon, "e1", 10, false);

@@ -12,7 +12,7 @@ use brig_proto::v1::{
     ExecutionSpec, ExecutionsCloseInputRequest, ExecutionsInputRequest, ExecutionsResizeRequest,
     ExecutionsSignalRequest, OutputMode, SessionsCreateRequest, TerminalSize,
 };
-use brig_tests::spec::sh;
+use brig_tests::spec::{long, sh};
 use brig_tests::{Client, Live, Refused};
 
 /// Makes a kept session.
@@ -29,6 +29,7 @@ fn open(script: &str) -> ExecutionSpec {
     ExecutionSpec {
         template: String::new(),
         stdin_open: true,
+        limits: long(),
         ..sh(script)
     }
 }

@@ -73,14 +73,14 @@ fn execute(client: &Client, session: &str, name: &str, spec: ExecutionSpec) -> S
 fn a_hundred_megabytes_go_in_and_come_out_the_same_and_brigd_holds_little() {
     let daemon = daemon!();
     session(&daemon, "s1");
-    let mut stream = execute(&daemon, "s1", "e1", open("cat; echo over >&2"));
-    let started = async { while !matches!(next(&mut stream).await.event, Some(Event::Started(_))) {} };
-    daemon.wait(started);
-    let before = process(daemon.pid()).memory("VmHWM");
     let data: Vec<u8> = (0..*BYTES)
         .map(|i| (i.wrapping_mul(2_654_435_761) >> 11).to_le_bytes()[0])
         .collect();
     let given = Sha256::digest(&data);
+    let mut stream = execute(&daemon, "s1", "e1", open("cat; echo over >&2"));
+    let started = async { while !matches!(next(&mut stream).await.event, Some(Event::Started(_))) {} };
+    daemon.wait(started);
+    let before = process(daemon.pid()).memory("VmHWM");
     let mut client = daemon.client();
     let feeding = daemon.spawn(async move {
         let pieces = data

@@ -8,7 +8,7 @@ use brig_proto::v1::{
 };
 use brig_tests::policies::Policies;
 use brig_tests::spec::{code, span, timeout};
-use brig_tests::{Daemon, Outcome, daemon, slow};
+use brig_tests::{DEADLINE, Daemon, Outcome, daemon, eventually, slow};
 
 use super::{Kept, MINE, has_state};
 
@@ -75,7 +75,7 @@ fn limits_of_time_are_each_executions_own_and_cost_the_state() {
     let kept = Kept::new(&daemon);
     kept.stdout("import time\nx = 1");
     let long = ExecutionSpec {
-        limits: timeout(1000 * u64::from(slow())),
+        limits: timeout(2000 * u64::from(slow())),
         ..code("print('going')\ntime.sleep(60)")
     };
     let outcome = kept.begin(MINE, long).finish();
@@ -120,10 +120,15 @@ fn an_interpreter_that_dies_is_told_with_its_cause_and_comes_back_clean() {
         greedy.result
     );
     replaced(&kept, &greedy);
-    kept.stdout("import os, threading\nthreading.Timer(0.1, os._exit, [4]).start()");
-    while kept.shown().generation == 4 {
-        std::thread::sleep(Duration::from_millis(10));
-    }
+    kept.stdout(
+        "import os, threading, time\nopen('stay', 'w').close()\ndef end():\n    \
+         while os.path.exists('stay'): time.sleep(0.01)\n    os._exit(4)\nthreading.Thread(target=end).start()",
+    );
+    kept.shell("rm stay");
+    eventually("another one is there", *DEADLINE, || match kept.shown().generation {
+        4 => Err(4),
+        _ => Ok(()),
+    });
     let next = kept.run("print('threading' in globals())").expect_success();
     assert_eq!(next.stdout(), "False\n");
     let [notice] = next.notices(NoticeKind::ContextReplaced)[..] else {

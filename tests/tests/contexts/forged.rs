@@ -19,11 +19,12 @@ fn a_forged_end_ends_only_its_own_execution() {
         ..code(
             "import time\nprint('before', flush=True)\n\
              os.write(201, frame(ev='done', id='forged', exit_code=0, execution_count=1 << 60, kept=True, names=1))\n\
-             time.sleep(0.3)\nprint('after', flush=True)",
+             while not os.path.exists('go'): time.sleep(0.01)\nprint('after', flush=True)",
         )
     };
     let outcome = kept.begin(MINE, forged).finish().expect_success();
     assert_eq!(outcome.stdout(), "before\n");
+    kept.shell("touch go");
     let next = kept.run("print('next')").expect_success();
     assert_eq!(next.stdout(), "after\nnext\n");
     let for_others = "os.write(201, frame(ev='done', id='other', exit_code=7))\n\

@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use brig_proto::v1::{Context, ContextsCreateRequest, ExecutionSpec, Limits, SessionsCreateRequest, StartKind};
-use brig_tests::spec::{code, span};
+use brig_tests::spec::{code, command, span};
 use brig_tests::way::{WAY, Way};
 use brig_tests::{Client, Live, Outcome, eventually, slow};
 
@@ -80,6 +80,12 @@ impl<'d> Kept<'d> {
     /// What code writes that must succeed.
     fn stdout(&self, source: &str) -> String {
         self.run(source).expect_success().stdout()
+    }
+
+    /// Runs a command beside the contexts of the session.
+    fn shell(&self, script: &str) {
+        let live = self.daemon.execute(MINE, command(&["sh", "-c", script])).unwrap();
+        live.finish().expect_success();
     }
 
     fn shown(&self) -> Context {

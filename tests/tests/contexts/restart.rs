@@ -7,7 +7,7 @@ use brig_proto::v1::{
     Context, ContextState, ContextsCreateRequest, ExecutionSpec, ExecutionStatus, NoticeKind, OnDisconnect,
     OutputStream,
 };
-use brig_tests::processes::descendants;
+use brig_tests::processes::{assert_gone, descendants};
 use brig_tests::services::Setup;
 use brig_tests::spec::{code, command};
 use brig_tests::{Client, Live, Service, Services, eventually, slow};
@@ -38,11 +38,11 @@ fn lasting(context: &Context) -> Context {
     }
 }
 
-/// Has a file removed in a moment, by a program that goes on whatever brigd does.
+/// Has a file removed some time from now, by a program that goes on whatever brigd does.
 fn remove_later(client: &Client, path: &str) {
     let spec = ExecutionSpec {
         on_disconnect: OnDisconnect::Continue.into(),
-        ..command(&["sh", "-c", &format!("echo up; sleep 0.3; rm {path}")])
+        ..command(&["sh", "-c", &format!("echo up; sleep 2; rm {path}")])
     };
     client.execute(MINE, spec).unwrap().until_written("up");
 }
@@ -202,17 +202,11 @@ fn an_interpreter_that_dies_while_nobody_is_there_is_told_with_its_cause() {
     let source = "import os, threading, time\ndef end():\n    while os.path.exists('stay'): time.sleep(0.01)\n    \
                   os._exit(7)\nopen('stay', 'w').close()\nthreading.Thread(target=end).start()\nx = 1";
     kept.stdout(source);
+    let mut interpreters = descendants(services.process(Service::Jailer).pid);
+    interpreters.retain(|process| process.name.starts_with("python"));
     remove_later(&services, "stay");
     services.kill(Service::Daemon);
-    let jailer = services.process(Service::Jailer);
-    eventually("it has ended", SOON * slow(), || {
-        let all = descendants(jailer.pid);
-        if all.iter().any(|process| process.name.starts_with("python")) {
-            Err(all)
-        } else {
-            Ok(())
-        }
-    });
+    assert_gone(&interpreters, SOON * slow());
     services.launch(Service::Daemon);
     eventually("another one is there", SOON * slow(), || {
         let shown = again(&services).shown();

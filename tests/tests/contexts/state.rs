@@ -114,9 +114,11 @@ fn executions_wait_for_each_other_are_told_their_places_and_can_be_cancelled() {
 fn what_threads_write_between_executions_comes_with_the_next_one() {
     let daemon = daemon!();
     let kept = Kept::new(&daemon);
-    let source = "import threading, time\ndone = threading.Event()\ndef late():\n    time.sleep(0.3)\n    \
+    let source = "import os, threading, time\ndone = threading.Event()\ndef late():\n    \
+                  while not os.path.exists('go'): time.sleep(0.01)\n    \
                   print('late', flush=True)\n    done.set()\nthreading.Thread(target=late).start()\nprint('soon')";
     assert_eq!(kept.stdout(source), "soon\n");
+    kept.shell("touch go");
     // The thread is at its end only behind the write, whenever that is.
     let next = kept.run("done.wait()\nprint('next')").expect_success();
     let third = kept.run("print('third')").expect_success();

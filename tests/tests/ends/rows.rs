@@ -26,7 +26,7 @@ const FOREIGN_CALL: &str = "import ctypes, mmap\npage = mmap.mmap(-1, 4096, prot
                             page.write(b'\\xb8\\x14\\0\\0\\0\\xcd\\x80\\xc3')\n\
                             ctypes.CFUNCTYPE(ctypes.c_long)(ctypes.addressof(ctypes.c_char.from_buffer(page)))()\nprint('after')";
 const MANY_THREADS: &str =
-    "import threading\nfor i in range(50): threading.Thread(target=time.sleep, args=(1,), daemon=True).start()";
+    "import threading\nfor i in range(50): threading.Thread(target=time.sleep, args=(30,), daemon=True).start()";
 const FULL: &str = "with open('f', 'wb') as f:\n    while True: f.write(b'x' * 65536)";
 const FULL_OF_FILES: &str = "n = 0\nwhile True:\n    open(f'f{n}', 'w').close(); n += 1";
 
@@ -150,7 +150,7 @@ fn limited() -> Vec<Row> {
         },
         Row {
             limits: Limits {
-                timeout: millis(2000),
+                timeout: millis(4000),
                 ..Limits::default()
             },
             ..row(
@@ -173,7 +173,7 @@ fn limited() -> Vec<Row> {
         },
         Row {
             limits: Limits {
-                idle_time: millis(2000),
+                idle_time: millis(4000),
                 timeout: millis(10_000),
                 ..Limits::default()
             },
@@ -278,7 +278,7 @@ fn asked_for() -> Vec<Row> {
         "trap '' INT TERM HUP; sleep 60; echo after",
     ];
     let interrupted = |exit| end(Status::Error, Some(CauseKind::Interrupt), exit);
-    let soon = Some(span(Duration::from_millis(2500) * brig_tests::slow()));
+    let soon = Some(span(Duration::from_secs(5) * brig_tests::slow()));
     vec![
         Row {
             provoke: Provoke::Cancel,

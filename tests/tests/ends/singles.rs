@@ -161,7 +161,6 @@ fn a_session_that_nobody_uses_is_closed_and_says_why() {
         .unwrap()
         .finish()
         .expect_success();
-    let used = Instant::now();
     eventually("the session is closed", idle * 10, || {
         let now = daemon.session(&session.session_id);
         if now.state() == SessionState::Closed {
@@ -171,9 +170,8 @@ fn a_session_that_nobody_uses_is_closed_and_says_why() {
         }
     });
     assert!(
-        used.elapsed() >= idle - Duration::from_millis(100),
-        "{:?} {:?}",
-        used.elapsed(),
+        begun.elapsed() >= Duration::from_secs(1) + idle,
+        "{:?}",
         begun.elapsed()
     );
     assert_eq!(
@@ -194,8 +192,9 @@ fn a_session_that_nobody_uses_is_closed_and_says_why() {
 #[test]
 fn a_long_native_call_ends_on_time() {
     let daemon = daemon!();
-    let limit = Duration::from_millis(1500) * slow();
-    let work = "import numpy\nprint('up')\na = numpy.random.rand(4000, 4000)\nwhile True: numpy.linalg.svd(a)";
+    let limit = Duration::from_secs(3) * slow();
+    let work =
+        "print('up', flush=True)\nimport numpy\na = numpy.random.rand(4000, 4000)\nwhile True: numpy.linalg.svd(a)";
     let outcome = daemon.run(ExecutionSpec {
         limits: timeout(u64::try_from(limit.as_millis()).unwrap()),
         ..code(work)
@@ -206,7 +205,7 @@ fn a_long_native_call_ends_on_time() {
     );
     let took = Duration::try_from(outcome.result.duration.unwrap()).unwrap();
     assert!(
-        took >= limit && took < limit + Duration::from_secs(1) * slow(),
+        took >= limit && took < limit + Duration::from_secs(2) * slow(),
         "{took:?}"
     );
 }

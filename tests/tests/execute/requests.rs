@@ -5,10 +5,11 @@ use std::time::Duration;
 
 use brig_proto::v1::execution_event::Event;
 use brig_proto::v1::{
-    ExecutionSpec, ExecutionStatus as Status, ExecutionsGetRequest, ExecutionsListRequest, Limits, NoticeKind,
+    CauseKind, ExecutionSpec, ExecutionStatus as Status, ExecutionsGetRequest, ExecutionsListRequest, Limits,
+    NoticeKind,
 };
-use brig_tests::spec::{code, command, input, patient, sh, small, span};
-use brig_tests::{Outcome, daemon, slow};
+use brig_tests::spec::{code, command, input, sh, small, span};
+use brig_tests::{Daemon, daemon};
 use serde_json::json;
 use tonic::Code as Answer;
 
@@ -236,18 +237,29 @@ fn code_has_no_input_that_comes_later() {
 
 #[test]
 fn more_runs_than_places_wait_and_are_told_so() {
-    let daemon = daemon!();
-    // The first ones run until the last ones have come.
-    let script = format!("sleep {}; echo done", 0.3 * f64::from(slow()));
-    let lives: Vec<_> = (0..20).map(|_| daemon.begin(patient(sh(&script)))).collect();
-    let outcomes: Vec<Outcome> = lives.into_iter().map(brig_tests::Live::finish).collect();
-    assert!(outcomes.iter().all(|outcome| outcome.stdout() == "done\n"));
-    let waited = outcomes.iter().filter(|outcome| {
-        outcome
-            .kinds()
-            .any(|event| matches!(event, Event::Accepted(accepted) if accepted.queue_position > 0))
+    let Some(daemon) = Daemon::start_configured("[limits]\nrunning = 2\n") else {
+        return;
+    };
+    let run = |name: &str, script: &str| ExecutionSpec {
+        execution_id: name.to_owned(),
+        ..sh(script)
+    };
+    let mut running = ["one", "two"].map(|name| daemon.begin(run(name, "echo up; sleep 60")));
+    running.iter_mut().for_each(|live| live.until_written("up\n"));
+    let waiting = [("three", 1), ("four", 2)].map(|(name, place)| {
+        let mut live = daemon.begin(run(name, "echo done"));
+        live.until(|event| matches!(event, Event::Accepted(told) if told.queue_position == place));
+        live
     });
-    assert!(waited.count() >= 1);
+    for name in ["one", "two"] {
+        daemon.cancel(name);
+    }
+    for live in running {
+        assert_eq!(live.finish().end(), (Status::Cancelled, Some(CauseKind::Cancel)));
+    }
+    for live in waiting {
+        assert_eq!(live.finish().expect_success().stdout(), "done\n");
+    }
 }
 
 #[test]

@@ -3,7 +3,7 @@
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::CommandExt;
 
-use brig_tests::{Brig, Daemon, daemon, host};
+use brig_tests::{Brig, DEADLINE, Daemon, daemon, eventually, host};
 use rusqlite::Connection;
 use serde_json::{Value, json};
 
@@ -109,7 +109,13 @@ fn auditors_see_their_tenant_and_operators_what_they_ask_for() {
     assert_eq!(theirs.json()["entries"].as_array().unwrap().len(), 2);
     // Who was refused is in the record: the auditor six times, the runner four; the stranger under no tenant.
     let refused = ["ledger", "list", "--all-tenants", "--kind", "refused", "-o", "jsonl"];
-    let refused = lines(&brig(&daemon, OPERATOR, &refused).expect(0));
+    let entered = || lines(&brig(&daemon, OPERATOR, &refused).expect(0));
+    // Who was refused is told that before it is entered.
+    eventually("all of them are entered", *DEADLINE, || match entered() {
+        entered if entered.len() < 11 => Err(entered),
+        _ => Ok(()),
+    });
+    let refused = entered();
     let told: Vec<_> = refused
         .iter()
         .rev()

@@ -138,7 +138,7 @@ print(size.f_blocks * size.f_frsize, size.f_files, resource.getrlimit(resource.R
     let full = run("open('f', 'wb').write(bytes(2 << 20))");
     assert!(full.stderr().contains("No space left"), "{}", full.stderr());
     let many = run("import threading, time
-[threading.Thread(target=time.sleep, args=(1,), daemon=True).start() for _ in range(40)]");
+[threading.Thread(target=time.sleep, args=(30,), daemon=True).start() for _ in range(40)]");
     assert!(many.stderr().contains("can't start new thread"), "{}", many.stderr());
 }
 

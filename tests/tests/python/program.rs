@@ -90,7 +90,7 @@ fn what_was_printed_before_a_timeout_is_kept() {
     let daemon = daemon!();
     let source = "import time\nfor step in range(1000):\n    print('step', step)\n    time.sleep(0.1)";
     let spec = ExecutionSpec {
-        limits: timeout(1500),
+        limits: timeout(3000),
         ..small(source)
     };
     let outcome = daemon.run(spec);

@@ -72,11 +72,11 @@ fn a_session_that_nobody_uses_is_closed_and_one_that_is_used_is_not() {
     let daemon = daemon!();
     let kept = Kept { daemon: &daemon };
     let idle = |id: &str| SessionsCreateRequest {
-        idle_timeout: Some(span(Duration::from_millis(500) * slow())),
+        idle_timeout: Some(span(Duration::from_secs(2) * slow())),
         ..named(id)
     };
     kept.create(idle("used"));
-    let running = kept.begin("used", "running", command(&["sleep", &(2 * slow()).to_string()]));
+    let running = kept.begin("used", "running", command(&["sleep", &(5 * slow()).to_string()]));
     kept.create(idle("idle"));
     assert_eq!(kept.closed("idle").close_reason(), SessionCloseReason::Idle);
     running.live.finish().expect_success();
@@ -88,7 +88,7 @@ fn a_session_that_is_too_old_ends_with_what_runs_in_it() {
     let daemon = daemon!();
     let kept = Kept { daemon: &daemon };
     kept.create(SessionsCreateRequest {
-        max_age: Some(span(Duration::from_secs(2) * slow())),
+        max_age: Some(span(Duration::from_secs(4) * slow())),
         ..named("mine")
     });
     let outcome = kept.execute("mine", "running", command(&["sh", "-c", "echo here; exec sleep 600"]));

@@ -226,7 +226,7 @@ fn whatever_ends_an_execution_ends_it_in_a_pause() {
     let end = (ExecutionStatus::Cancelled, Some(CauseKind::SessionClosed));
     assert_eq!(live.finish().end(), end);
     let aged = SessionsCreateRequest {
-        max_age: Some(span(Duration::from_secs(2))),
+        max_age: Some(span(Duration::from_secs(4))),
         on_timeout: OnTimeout::Pause.into(),
         ..settings()
     };
@@ -328,7 +328,7 @@ fn a_session_can_be_paused_when_it_is_idle_or_expires_and_ends_at_its_greatest_a
     kept.resume("idle");
     assert_eq!(kept.closed("idle").close_reason(), SessionCloseReason::Idle);
 
-    let (expire, age) = (Duration::from_secs(1), Duration::from_secs(6) * slow());
+    let (expire, age) = (Duration::from_secs(3), Duration::from_secs(12) * slow());
     kept.create(SessionsCreateRequest {
         expire_after: Some(span(expire)),
         max_age: Some(span(age)),

@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use brig_proto::v1::{Limits, SessionsCreateRequest};
-use brig_tests::daemon;
 use brig_tests::spec::{code, command};
+use brig_tests::{DEADLINE, daemon, eventually};
 
 use super::{Kept, named};
 
@@ -32,8 +32,12 @@ fn usage_is_shown_while_the_session_lives() {
     daemon.cancel("running");
     running.live.finish();
     kept.pause("mine");
+    // The session is let go of behind the end that was told.
+    eventually("nothing runs", *DEADLINE, || match kept.shown("mine").usage.unwrap() {
+        usage if (usage.processes, usage.executions) == (0, 0) => Ok(()),
+        usage => Err(usage),
+    });
     let usage = kept.shown("mine").usage.unwrap();
-    assert_eq!((usage.processes, usage.executions), (0, 0));
     assert!(usage.disk_bytes >= 20 * MIB, "{usage:?}");
     assert!(kept.close("mine").usage.is_none());
     assert!(kept.shown("mine").usage.is_none());

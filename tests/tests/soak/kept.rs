@@ -72,7 +72,7 @@ impl Kind {
             Kind::Files => vec![sh("cat put.csv put.csv > made.csv")],
             Kind::Ends => vec![
                 ExecutionSpec {
-                    limits: timeout(1000),
+                    limits: timeout(3000),
                     ..forever()
                 },
                 sh("exec tail /dev/zero"),
@@ -167,7 +167,7 @@ fn update(daemon: &Daemon, session: &str, field: &str) {
             paths: vec![field.to_owned()],
         }),
         idle_timeout: Some(span(soon)),
-        expire_time: Some((SystemTime::now() + soon * 10).into()),
+        expire_time: Some((SystemTime::now() + soon * 40).into()),
         ..SessionsUpdateRequest::default()
     };
     daemon.ask(daemon.sessions().update(request)).unwrap();

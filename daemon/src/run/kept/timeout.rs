@@ -99,11 +99,11 @@ mod tests {
         session
     }
 
-    /// What is due next, and in how many seconds.
+    /// What is due next, and in how many seconds, to the next five.
     fn due(session: &Session) -> (u64, Timeout) {
         let due = session.due();
-        let left = due.at.saturating_duration_since(Instant::now()) + Duration::from_millis(500);
-        (left.as_secs(), due.what)
+        let left = due.at.saturating_duration_since(Instant::now()) + Duration::from_millis(2500);
+        (left.as_secs() / 5 * 5, due.what)
     }
 
     const IDLE: Timeout = Timeout::Close(SessionCloseReason::Idle);

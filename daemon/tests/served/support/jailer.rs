@@ -195,17 +195,23 @@ impl StandIn {
     }
 
     fn greet(&self, socket: &Arc<OwnedFd>) {
-        self.lock().client = Some(Arc::clone(socket));
         let hello = Event::Hello {
             version: VERSION,
             jailer_version: "stand-in".to_owned(),
         };
-        self.tell(&hello, &[]);
-        let state = self.lock();
+        // Whatever ends meanwhile is told behind it.
+        let mut state = self.lock();
+        send(socket.as_fd(), &hello, &[]);
         for (id, session) in &state.sessions {
             session.tell(id, socket.as_fd());
         }
         send(socket.as_fd(), &Event::AllHeld, &[]);
+        state.client = Some(Arc::clone(socket));
+    }
+
+    /// Whether all that brigd has asked for is done, and it is gone.
+    pub(crate) fn is_alone(&self) -> bool {
+        self.lock().client.is_none()
     }
 
     fn client_gone(self: &Arc<Self>, socket: &Arc<OwnedFd>) {

@@ -6,7 +6,7 @@ pub(crate) mod helper;
 pub(crate) mod jailer;
 
 use std::os::fd::OwnedFd;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -153,6 +153,8 @@ impl Daemon {
     pub(crate) async fn leave(&mut self) {
         self.shutdown.cancel();
         (&mut self.served).await.unwrap().unwrap();
+        self.until("the jailer is alone", |daemon| daemon.jailer.is_alone())
+            .await;
     }
 
     /// Starts the next daemon.
@@ -280,6 +282,30 @@ impl Daemon {
             brig_daemon::ledger::Ledger::open(&self.config.ledger()).unwrap(),
             self.directory,
         )
+    }
+}
+
+/// A file that programs wait for.
+pub(crate) struct Gate {
+    _folder: tempfile::TempDir,
+    path: PathBuf,
+}
+
+impl Gate {
+    pub(crate) fn new() -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("go");
+        Self { _folder: folder, path }
+    }
+
+    /// Says `up`, waits, says `down` and ends with 3.
+    pub(crate) fn script(&self) -> String {
+        let path = self.path.display();
+        format!("echo up; while [ ! -e {path} ]; do sleep 0.01; done; echo down; exit 3")
+    }
+
+    pub(crate) fn open(&self) {
+        std::fs::write(&self.path, "").unwrap();
     }
 }
 

@@ -73,6 +73,7 @@ class Use(Case):
 
     def test_the_journal_has_the_ids_as_fields(self):
         result = json.loads(client('run', '--json', '--template', 'base', '--', 'true').stdout)
+        self.does('journalctl', '--sync')
         found = self.does('journalctl', '--no-pager', '-o', 'json', f'BRIG_EXECUTION={result["execution_id"]}').stdout
         entries = [json.loads(line) for line in found.splitlines()]
         self.assertEqual({entry['BRIG_SESSION'] for entry in entries}, {result['session']['session_id']})

@@ -84,11 +84,23 @@ async fn settled(log: &Log) -> u64 {
     }
 }
 
+/// Waits until the window is full, and sees that no more is taken.
+async fn fills(log: &Log) {
+    let bytes = || log.output().count(Stdout).bytes;
+    let start = Instant::now();
+    while bytes() < WINDOW {
+        assert!(start.elapsed() < PATIENCE, "{} of {WINDOW}", bytes());
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    tokio::time::sleep(Duration::from_millis(300)).await;
+    assert_eq!(bytes(), WINDOW);
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn nobody_reads_and_the_program_waits_and_goes_on_with_a_reader() {
     let mut streamed = streamed();
     let writer = write_blocks(streamed.guest.stdout.take().unwrap(), 20);
-    assert_eq!(settled(&streamed.log).await, WINDOW);
+    fills(&streamed.log).await;
     assert!(!writer.is_finished());
     let mut follower = streamed.log.follow(0, false);
     read_until(&mut follower, 0, 20 * MIB as u64).await;
@@ -115,9 +127,9 @@ async fn nobody_reads_and_the_program_waits_and_goes_on_with_a_reader() {
 async fn who_comes_and_knows_all_that_is_there_lets_the_program_go_on() {
     let mut streamed = streamed();
     let writer = write_blocks(streamed.guest.stdout.take().unwrap(), 3);
-    let there = settled(&streamed.log).await;
+    fills(&streamed.log).await;
     let mut follower = streamed.log.follow(streamed.log.progress().last_sequence, false);
-    read_until(&mut follower, there, 3 * MIB as u64).await;
+    read_until(&mut follower, WINDOW, 3 * MIB as u64).await;
     tokio::task::spawn_blocking(|| writer.join().unwrap()).await.unwrap();
     drop(streamed.guest);
     let finish = streamed.handle.finish(Instant::now() + PATIENCE).await;
@@ -130,7 +142,8 @@ async fn the_slowest_reader_counts_and_who_comes_back_misses_nothing() {
     let writer = write_blocks(streamed.guest.stdout.take().unwrap(), 10);
     let (mut quick, mut slow) = (streamed.log.follow(0, false), streamed.log.follow(0, false));
     read_until(&mut quick, 0, MIB as u64).await;
-    assert_eq!(settled(&streamed.log).await, WINDOW, "the slow one has read nothing");
+    // The slow one has read nothing.
+    fills(&streamed.log).await;
     let last = read_until(&mut slow, 0, 3 * MIB as u64 / 2).await;
     read_until(&mut quick, MIB as u64, 2 * MIB as u64).await;
     settled(&streamed.log).await;
