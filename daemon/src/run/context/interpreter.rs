@@ -177,6 +177,7 @@ async fn ready(
         threads: session.limits.quantities().threads(),
     };
     line.send(request.frame().map_err(|error| failed(error.to_string()))?);
+    let mut ended = None;
     loop {
         tokio::select! {
             told = line.told() => match told {
@@ -184,12 +185,14 @@ async fn ready(
                 Some(Told::Refused(message)) => return Err(refused_start(message)),
                 Some(Told::Done(_)) => {}
                 Some(Told::Broken(broken)) => return Err(failed(broken.to_string())),
-                Some(Told::Closed) | None => return Err(failed("the interpreter ended at its start".to_owned())),
-            },
-            message = process.next() => match message.map(|message| message.event) {
-                Some(Event::Ended { end, .. }) => {
-                    return Err(failed(format!("the interpreter ended at its start ({})", how(Some(end)))));
+                Some(Told::Closed) | None => {
+                    let how = ended.map(|end| format!(" ({})", how(Some(end)))).unwrap_or_default();
+                    return Err(failed(format!("the interpreter ended at its start{how}")));
                 }
+            },
+            message = process.next(), if ended.is_none() => match message.map(|message| message.event) {
+                // What it has said before may not have been read yet; the pipe's end follows.
+                Some(Event::Ended { end, .. }) => ended = Some(end),
                 None => return Err(Problem::JailDied("starting an interpreter")),
                 Some(event) => debug!(?event, "jailer event passed over"),
             },
