@@ -4,13 +4,14 @@
 //! caller as the status of its call; afterwards everything is told by the result.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, SystemTime};
 
 use brig_jailer::api::{Enforced, Event, SessionUsage};
 use brig_jailer::faults::{Point, point};
 use brig_jailer::files::wire::Time;
 use brig_proto::v1::{ExecutionStarted, NoticeKind};
-use tokio::time::Instant;
+use tokio::time::{Instant, sleep};
 use tracing::{error, info, warn};
 
 use crate::host::Host;
@@ -32,6 +33,9 @@ use crate::status::Problem;
 
 /// How long a program that was called off may take to end.
 const CALL_OFF: Duration = Duration::from_secs(10);
+/// How long is waited for a program that was asked for when somebody wants it to stop: it may run by then, and what has
+/// run is not said never to have started.
+const IN_FLIGHT: Duration = Duration::from_secs(1);
 /// How long the jailer may take to count what a session uses.
 const COUNT: Duration = Duration::from_secs(1);
 
@@ -117,12 +121,20 @@ pub async fn live(
         Some(_) => execution.memo().encode(),
         None => Vec::new(),
     };
-    let starting = start(host, &job, memo, home, &mut process);
+    let asked = AtomicBool::new(false);
+    let starting = start(host, &job, memo, home, &mut process, &asked);
+    let stopped = async {
+        let cause = execution.stop.told().await;
+        if asked.load(Ordering::SeqCst) {
+            sleep(IN_FLIGHT).await;
+        }
+        cause
+    };
     let doing = match execution.kept {
         Some(_) => "its program was being started",
         None => "its session was being made",
     };
-    let starting = within(execution, accepted, &job, doing, starting).await;
+    let starting = bounded(execution, accepted, &job, doing, stopped, starting).await;
     times.startup = clock.since(accepted).saturating_sub(times.queued);
     match (starting, process) {
         (Ok(started), Some(process)) => {
@@ -134,6 +146,11 @@ pub async fn live(
             to_end(host, execution, &job.conditions, running).await;
         }
         (Err(why), process) => {
+            let why = match (why, execution.stop.cause()) {
+                // It was to stop, whatever came of its start.
+                (NotStarted::Failed(_), Some(cause)) => NotStarted::Stopped(cause),
+                (why, _) => why,
+            };
             let why = match why {
                 NotStarted::Failed(problem) if process.is_some() && problem.is_death() => NotStarted::Lost(problem),
                 why => why,
@@ -187,11 +204,23 @@ pub(in crate::run) async fn within<T>(
     doing: &'static str,
     work: impl Future<Output = Result<T, Problem>>,
 ) -> Result<T, NotStarted> {
+    bounded(execution, accepted, job, doing, execution.stop.told(), work).await
+}
+
+/// The same where whoever wants it to stop is heard in a way of its own.
+async fn bounded<T>(
+    execution: &Execution,
+    accepted: Mark,
+    job: &Job,
+    doing: &'static str,
+    stopped: impl Future<Output = StopCause>,
+    work: impl Future<Output = Result<T, Problem>>,
+) -> Result<T, NotStarted> {
     let clock = execution.clock();
     let most = job.limits.start_timeout_ms;
     tokio::select! {
         biased;
-        cause = execution.stop.told() => Err(NotStarted::Stopped(cause)),
+        cause = stopped => Err(NotStarted::Stopped(cause)),
         result = work => result.map_err(NotStarted::Failed),
         () = clock.reached(accepted, Duration::from_millis(most)) => {
             Err(NotStarted::Failed(Problem::StartTimeout(most, doing)))

@@ -2,6 +2,7 @@
 
 use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use brig_jailer::api::{Dock, Enforced, Event, Make, Refusal, Spawn, Start, Work as SpawnWork};
 use brig_jailer::faults::{Point, point};
@@ -93,13 +94,15 @@ impl DerefMut for Helper<'_> {
 /// Makes the session where there is none, puts the inputs in, and starts the program.
 ///
 /// A jail that was made stays where [`Home`] says, and a program that was asked for in `slot`, whatever happens, also
-/// when this call is dropped half way: they must be ended.
+/// when this call is dropped half way: they must be ended. As long as the program may run and nobody has said so, it is
+/// `asked`.
 pub async fn start(
     host: &Host,
     job: &Job,
     memo: Vec<u8>,
     home: Home<'_>,
     slot: &mut Option<Process>,
+    asked: &AtomicBool,
 ) -> Result<Started, Problem> {
     // Before there is a jail: a record may have gone while the execution waited.
     let records = inputs::open(job, host).await?;
@@ -135,12 +138,14 @@ pub async fn start(
         });
     }
     let spawned = loop {
+        asked.store(true, Ordering::SeqCst);
         let process = slot.insert(host.jailer.spawn(order(job, memo.clone(), how)).await?);
         point(Point::DaemonSpawnSent);
         match (started(job, process).await, &workspace) {
             // Somebody paused it meanwhile, and nothing was started.
             (Err(Problem::Jail(Refusal::Paused)), Workspace::Kept(session)) => {
                 *slot = None;
+                asked.store(false, Ordering::SeqCst);
                 session.runs().await?;
             }
             // Nothing was started by the zygote, and the session is as good as any.

@@ -106,6 +106,39 @@ async fn a_run_that_is_cancelled_keeps_what_it_wrote() {
 }
 
 #[tokio::test]
+async fn what_runs_when_it_is_cancelled_has_started_though_nobody_had_said_so() {
+    let Some(daemon) = daemon(Behaviour::TellsSpawnLate, 1).await else {
+        return;
+    };
+    let folder = tempfile::tempdir().unwrap();
+    let up = folder.path().join("up");
+    let stream = daemon
+        .run(ExecutionSpec {
+            execution_id: "mine".to_owned(),
+            ..sh(&format!("echo first; echo > {}; sleep 60", up.display()))
+        })
+        .await
+        .unwrap();
+    daemon.until("it runs", |_| up.exists()).await;
+    let request = v1::ExecutionsCancelRequest {
+        execution_id: "mine".to_owned(),
+        ..Default::default()
+    };
+    daemon.client().await.cancel(request).await.unwrap();
+    let events = drain(stream).await;
+    assert!(
+        events.iter().any(|event| matches!(event, Event::Started(_))),
+        "{events:?}"
+    );
+    let result = result(&events);
+    assert_eq!(
+        (result.status(), cause(result)),
+        (ExecutionStatus::Cancelled, CauseKind::Cancel)
+    );
+    assert_eq!((&result.stdout[..], result.signal), (&b"first\n"[..], Some(9)));
+}
+
+#[tokio::test]
 async fn the_daemon_ends_what_the_jailer_forgets_to_end() {
     let Some(daemon) = daemon(Behaviour::Works, 2).await else {
         return;

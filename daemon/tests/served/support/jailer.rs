@@ -8,7 +8,7 @@ use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use brig_jailer::api::{
     self, Cause, CloseReason, End, Enforced, Event, Exit, Input, Make, Refusal, Request, SessionUsage, Spawn, Streams,
@@ -45,6 +45,8 @@ pub(crate) enum Behaviour {
     DiesAfterSpawn,
     KernelNeverReads,
     KernelWaits,
+    /// Says only 300 ms later that a program was started.
+    TellsSpawnLate,
     /// Closes the session in the place of starting a program.
     ClosesAtSpawn,
     /// Its first file helper of each session ends at the first request; the others work.
@@ -286,6 +288,9 @@ impl StandIn {
     fn spawn(self: &Arc<Self>, spawn: Spawn) {
         let is_kernel = spawn.work == Work::Kernel;
         let mut child = self.child(&spawn);
+        if self.behaviour == Behaviour::TellsSpawnLate {
+            std::thread::sleep(Duration::from_millis(300));
+        }
         let pid = child.id();
         let streams = Streams {
             terminal: false,
