@@ -4,14 +4,13 @@
 //! caller as the status of its call; afterwards everything is told by the result.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, SystemTime};
 
 use brig_jailer::api::{Enforced, Event, SessionUsage};
 use brig_jailer::faults::{Point, point};
 use brig_jailer::files::wire::Time;
 use brig_proto::v1::{ExecutionStarted, NoticeKind};
-use tokio::time::{Instant, sleep};
+use tokio::time::{Instant, timeout};
 use tracing::{error, info, warn};
 
 use crate::host::Host;
@@ -21,7 +20,7 @@ use crate::run::admit::{Conditions, Job, Work};
 use crate::run::approval::{self, Admission, Decision};
 use crate::run::clock::{Clock, Mark};
 use crate::run::collect::{Collection, collect};
-use crate::run::execution::{Execution, StopCause};
+use crate::run::execution::{Execution, Stop, StopCause};
 use crate::run::finish::{Ended, conclude, lost_at_start, rejected, stopped_early};
 use crate::run::kept::Session;
 use crate::run::pool::Ahead;
@@ -121,20 +120,13 @@ pub async fn live(
         Some(_) => execution.memo().encode(),
         None => Vec::new(),
     };
-    let asked = AtomicBool::new(false);
-    let starting = start(host, &job, memo, home, &mut process, &asked);
-    let stopped = async {
-        let cause = execution.stop.told().await;
-        if asked.load(Ordering::SeqCst) {
-            sleep(IN_FLIGHT).await;
-        }
-        cause
-    };
+    let flight = Flight::new(&execution.stop);
+    let starting = start(host, &job, memo, home, &mut process, &flight);
     let doing = match execution.kept {
         Some(_) => "its program was being started",
         None => "its session was being made",
     };
-    let starting = bounded(execution, accepted, &job, doing, stopped, starting).await;
+    let starting = bounded(execution, accepted, &job, doing, flight.stopped(), starting).await;
     times.startup = clock.since(accepted).saturating_sub(times.queued);
     match (starting, process) {
         (Ok(started), Some(process)) => {
@@ -147,13 +139,17 @@ pub async fn live(
         }
         (Err(why), process) => {
             let why = match (why, execution.stop.cause()) {
+                (NotStarted::Failed(problem), cause)
+                    if process.is_some() && problem.is_death() && !cause.is_some_and(is_of_the_session) =>
+                {
+                    NotStarted::Lost(problem)
+                }
                 // It was to stop, whatever came of its start.
-                (NotStarted::Failed(_), Some(cause)) => NotStarted::Stopped(cause),
+                (NotStarted::Failed(problem), Some(cause)) => {
+                    warn!(%problem, ?cause, "the start failed while it was being stopped");
+                    NotStarted::Stopped(cause)
+                }
                 (why, _) => why,
-            };
-            let why = match why {
-                NotStarted::Failed(problem) if process.is_some() && problem.is_death() => NotStarted::Lost(problem),
-                why => why,
             };
             not_started(host, execution, why, times).await;
             if let Some(process) = process
@@ -170,13 +166,64 @@ pub async fn live(
     Some(permit)
 }
 
+/// Whether the session ends with it: a program that was being started in it died by that.
+fn is_of_the_session(cause: StopCause) -> bool {
+    matches!(
+        cause,
+        StopCause::SessionClosed | StopCause::SessionAge | StopCause::Shutdown
+    )
+}
+
+/// The order to start a program that may run as soon as it is given, and whoever wants it to stop meanwhile.
+#[derive(Debug)]
+pub struct Flight<'s> {
+    stop: &'s Stop,
+    in_flight: tokio::sync::watch::Sender<bool>,
+}
+
+impl<'s> Flight<'s> {
+    fn new(stop: &'s Stop) -> Self {
+        Self {
+            stop,
+            in_flight: tokio::sync::watch::Sender::new(false),
+        }
+    }
+
+    /// Notes that the order is given, unless it is to stop: then this never ends, and [`Self::stopped`] does.
+    pub async fn begins(&self) {
+        if self.stop.cause().is_some() {
+            std::future::pending::<()>().await;
+        }
+        self.in_flight.send_replace(true);
+    }
+
+    /// Notes that nothing was started by it.
+    pub fn failed(&self) {
+        self.in_flight.send_replace(false);
+    }
+
+    /// Waits until it is to stop; once the order is given, until it had time to be answered.
+    async fn stopped(&self) -> StopCause {
+        let cause = self.stop.told().await;
+        let mut in_flight = self.in_flight.subscribe();
+        if *in_flight.borrow() {
+            // The sender lives as long as this.
+            drop(timeout(IN_FLIGHT, in_flight.wait_for(|in_flight| !in_flight)).await);
+            // An answer that is there by now counts.
+            tokio::task::yield_now().await;
+        }
+        cause
+    }
+}
+
 /// Ends a program that was asked for and is not wanted, in a session that stays. One that stands still before it runs is
 /// waited for.
 pub async fn call_off(mut process: Process, clock: &Clock) {
     let calling_off = async {
+        // If it runs already; before it runs, it can't be killed.
+        process.kill().await;
         while let Some(message) = process.next().await {
             match message.event {
-                // Before it runs, it can't be killed.
                 Event::Spawned { .. } => process.kill().await,
                 Event::Ended { .. } => return process.forget().await,
                 _ => return,

@@ -2,7 +2,6 @@
 
 use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 
 use brig_jailer::api::{Dock, Enforced, Event, Make, Refusal, Spawn, Start, Work as SpawnWork};
 use brig_jailer::faults::{Point, point};
@@ -22,7 +21,7 @@ use crate::run::inputs;
 use crate::run::journal::Kept;
 use crate::run::kept::Session;
 use crate::run::kept::helper::Lease;
-use crate::run::life::Home;
+use crate::run::life::{Flight, Home};
 use crate::run::pool::Ahead;
 use crate::run::watch::Pipes;
 use crate::status::{FieldProblem, Problem};
@@ -94,15 +93,15 @@ impl DerefMut for Helper<'_> {
 /// Makes the session where there is none, puts the inputs in, and starts the program.
 ///
 /// A jail that was made stays where [`Home`] says, and a program that was asked for in `slot`, whatever happens, also
-/// when this call is dropped half way: they must be ended. As long as the program may run and nobody has said so, it is
-/// `asked`.
+/// when this call is dropped half way: they must be ended. A command may run from the moment that its order is in
+/// `flight`; code waits for its request.
 pub async fn start(
     host: &Host,
     job: &Job,
     memo: Vec<u8>,
     home: Home<'_>,
     slot: &mut Option<Process>,
-    asked: &AtomicBool,
+    flight: &Flight<'_>,
 ) -> Result<Started, Problem> {
     // Before there is a jail: a record may have gone while the execution waited.
     let records = inputs::open(job, host).await?;
@@ -138,19 +137,22 @@ pub async fn start(
         });
     }
     let spawned = loop {
-        asked.store(true, Ordering::SeqCst);
+        if matches!(job.work, Work::Command { .. }) {
+            flight.begins().await;
+        }
         let process = slot.insert(host.jailer.spawn(order(job, memo.clone(), how)).await?);
         point(Point::DaemonSpawnSent);
         match (started(job, process).await, &workspace) {
             // Somebody paused it meanwhile, and nothing was started.
             (Err(Problem::Jail(Refusal::Paused)), Workspace::Kept(session)) => {
                 *slot = None;
-                asked.store(false, Ordering::SeqCst);
+                flight.failed();
                 session.runs().await?;
             }
             // Nothing was started by the zygote, and the session is as good as any.
             (Err(Problem::Jail(refusal)), _) if how == Start::Fork => {
                 *slot = None;
+                flight.failed();
                 how = Start::Exec;
                 host.pool.zygote_failed();
                 warn!(%refusal, "not forked; the program is started");

@@ -139,6 +139,38 @@ async fn what_runs_when_it_is_cancelled_has_started_though_nobody_had_said_so() 
 }
 
 #[tokio::test]
+async fn code_that_is_cancelled_before_it_was_given_to_its_interpreter_does_not_run() {
+    let Some(daemon) = daemon(Behaviour::TellsSpawnLate, 1).await else {
+        return;
+    };
+    let spec = ExecutionSpec {
+        execution_id: "mine".to_owned(),
+        ..code("print(1)".to_owned(), Duration::from_secs(10))
+    };
+    let stream = daemon.run(spec).await.unwrap();
+    daemon
+        .until("its session is there", |daemon| {
+            daemon.jailer.jails.load(Ordering::SeqCst) == 1
+        })
+        .await;
+    let request = v1::ExecutionsCancelRequest {
+        execution_id: "mine".to_owned(),
+        ..Default::default()
+    };
+    daemon.client().await.cancel(request).await.unwrap();
+    let events = drain(stream).await;
+    let result = result(&events);
+    assert_eq!(
+        (result.status(), cause(result), result.results.len()),
+        (ExecutionStatus::Cancelled, CauseKind::Cancel, 0)
+    );
+    assert!(
+        !events.iter().any(|event| matches!(event, Event::Started(_))),
+        "{events:?}"
+    );
+}
+
+#[tokio::test]
 async fn the_daemon_ends_what_the_jailer_forgets_to_end() {
     let Some(daemon) = daemon(Behaviour::Works, 2).await else {
         return;

@@ -4,6 +4,7 @@ use std::time::{Duration, Instant as StdInstant};
 
 use brig_jailer::api::{End, Event, Exit, Refusal, Spawn, Start, Work};
 use brig_proto::v1::Reason;
+use tokio::time::{Instant, sleep_until};
 use tracing::{debug, warn};
 
 use super::adopt::Remains;
@@ -177,25 +178,33 @@ async fn ready(
         threads: session.limits.quantities().threads(),
     };
     line.send(request.frame().map_err(|error| failed(error.to_string()))?);
-    let mut ended = None;
+    let mut ended: Option<(End, Instant)> = None;
+    let failed_at = |end: Option<End>| {
+        let how = end.map(|end| format!(" ({})", how(Some(end)))).unwrap_or_default();
+        failed(format!("the interpreter ended at its start{how}"))
+    };
     loop {
+        let late = async {
+            match ended {
+                Some((_, by)) => sleep_until(by).await,
+                None => std::future::pending().await,
+            }
+        };
         tokio::select! {
             told = line.told() => match told {
                 Some(Told::Ready) => return Ok(pid),
                 Some(Told::Refused(message)) => return Err(refused_start(message)),
                 Some(Told::Done(_)) => {}
                 Some(Told::Broken(broken)) => return Err(failed(broken.to_string())),
-                Some(Told::Closed) | None => {
-                    let how = ended.map(|end| format!(" ({})", how(Some(end)))).unwrap_or_default();
-                    return Err(failed(format!("the interpreter ended at its start{how}")));
-                }
+                Some(Told::Closed) | None => return Err(failed_at(ended.map(|(end, _)| end))),
             },
             message = process.next(), if ended.is_none() => match message.map(|message| message.event) {
                 // What it has said before may not have been read yet; the pipe's end follows.
-                Some(Event::Ended { end, .. }) => ended = Some(end),
+                Some(Event::Ended { end, .. }) => ended = Some((end, Instant::now() + PIPES)),
                 None => return Err(Problem::JailDied("starting an interpreter")),
                 Some(event) => debug!(?event, "jailer event passed over"),
             },
+            () = late => return Err(failed_at(ended.map(|(end, _)| end))),
         }
     }
 }

@@ -74,7 +74,10 @@ impl<T: Clone> Last<T> {
     fn look(&mut self, found: Result<Vec<T>, String>) -> (Vec<T>, Option<String>) {
         match found {
             Ok(found) => (self.0.insert(found).clone(), None),
-            Err(why) => (self.0.take().unwrap_or_default(), Some(why)),
+            Err(why) => match self.0.take() {
+                Some(found) => (found, None),
+                None => (Vec::new(), Some(why)),
+            },
         }
     }
 }
@@ -125,10 +128,10 @@ mod tests {
         let why = || Some("gone".to_owned());
         assert_eq!(last.look(gone()), (vec![], why()));
         assert_eq!(last.look(Ok(vec![1, 2])), (vec![1, 2], None));
-        assert_eq!(last.look(gone()), (vec![1, 2], why()));
+        assert_eq!(last.look(gone()), (vec![1, 2], None));
         assert_eq!(last.look(gone()), (vec![], why()));
         assert_eq!(last.look(Ok(vec![3])), (vec![3], None));
-        assert_eq!(last.look(gone()), (vec![3], why()));
+        assert_eq!(last.look(gone()), (vec![3], None));
         assert_eq!(last.look(Ok(vec![4])), (vec![4], None));
     }
 }
