@@ -46,13 +46,14 @@ fn a_timeout_keeps_the_output_and_ends_the_whole_tree() {
     // Detached, stopped, ignoring signals, holding the pipes: all of them go.
     let script =
         "echo before; (setsid sleep 100 &); (trap '' TERM INT HUP; sleep 100) & sleep 100 & kill -STOP $!; sleep 100";
-    let (outcome, took) = run_for(script, 2000 * slow());
+    let limit = 2000 * slow();
+    let (outcome, took) = run_for(script, limit);
     assert_eq!(
         (outcome.end.exit, outcome.end.cause),
         (Exit::Signal(9), Some(Cause::WallTime))
     );
     assert_eq!(outcome.stdout, "before\n");
-    assert!(took < soon(), "{took:?}");
+    assert!(took < Duration::from_millis(limit + 5000 * slow()), "{took:?}");
 }
 
 #[test]
@@ -62,7 +63,7 @@ fn a_fork_bomb_stays_in_its_limit_and_ends_in_time() {
     assert_eq!(outcome.end.cause, Some(Cause::WallTime));
     assert!(outcome.end.usage.processes_peak <= quantities().pids, "{outcome:?}");
     assert!(outcome.end.pids_refused > 0, "{outcome:?}");
-    assert!(took < soon(), "{took:?}");
+    assert!(took < Duration::from_secs(6 * slow()), "{took:?}");
 }
 
 #[test]

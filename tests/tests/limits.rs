@@ -194,6 +194,7 @@ fn a_timeout_ends_everything_within_a_second() {
         ..sh(script)
     });
     live.until_written("up\n");
+    let begun = Instant::now();
     // The shell and the two that it has in the background, and all that sleeps; the one that is stopped may not have come
     // to its name.
     processes::await_named(daemon.pid(), "sleep", 3, limit);
@@ -206,6 +207,7 @@ fn a_timeout_ends_everything_within_a_second() {
     assert!(guests.len() >= 6, "{guests:?}");
     let outcome = live.finish();
     assert_eq!(outcome.status(), Status::Timeout);
+    assert!(begun.elapsed() < limit + Duration::from_secs(5) * slow());
     let took = Duration::try_from(outcome.result.duration.unwrap()).unwrap();
     assert!(
         took >= limit && took < limit + Duration::from_secs(1) * slow(),

@@ -204,6 +204,7 @@ fn an_interpreter_that_dies_while_nobody_is_there_is_told_with_its_cause() {
     kept.stdout(source);
     let mut interpreters = descendants(services.process(Service::Jailer).pid);
     interpreters.retain(|process| process.name.starts_with("python"));
+    assert!(!interpreters.is_empty());
     remove_later(&services, "stay");
     services.kill(Service::Daemon);
     assert_gone(&interpreters, SOON * slow());
