@@ -53,7 +53,10 @@ impl<'o> Fresh<'o> {
             ours,
             crowd,
             works,
-            series: wanted.iter().map(|(work, start)| Series::new(*work, *start)).collect(),
+            series: wanted
+                .iter()
+                .map(|(work, start)| Series::new(*work, *start, ours.template()))
+                .collect(),
         })
     }
 
@@ -102,13 +105,17 @@ impl Turns for Fresh<'_> {
 }
 
 impl Series {
-    fn new(work: Work, start: Start) -> Self {
+    fn new(work: Work, start: Start, template: &str) -> Self {
+        let of = match template {
+            "" => String::new(),
+            template => format!(" of {template}"),
+        };
         let how = match start {
             Start::Demand => " by a fork",
             Start::Pool => " from the pool",
         };
         let moments = MOMENTS.map(|moment| {
-            let name = format!("fresh session{how}, {}, {moment}", work.name);
+            let name = format!("fresh session{of}{how}, {}, {moment}", work.name);
             let goals = goals(work, start, moment).iter();
             goals.fold(Measurement::new(name, Unit::Milliseconds), |row, (of, least)| {
                 row.goal(*of, *least)

@@ -70,10 +70,22 @@ fn main() -> anyhow::Result<()> {
     let rootfs = Rootfs::find(scratch.path())?;
     let mut left_out = Vec::new();
 
-    let wants_peers = options.wants(Rows::Sustained) || !options.fresh().is_empty();
+    let of_base = options.fresh_of_base();
+    let small = (!of_base.is_empty())
+        .then(|| {
+            Ours::start(Scale {
+                template: "base",
+                ..Scale::default()
+            })
+        })
+        .transpose()?;
+    let wants_peers = options.wants(Rows::Sustained) || small.is_some() || !options.fresh().is_empty();
     let gather = || Crowd::gather(&rootfs, &[PRINT, PANDAS], &mut left_out);
     let crowd = wants_peers.then(gather).transpose()?;
     let mut groups = groups(&options, &ours, &machine, crowd.as_ref(), &mut left_out)?;
+    if let (Some(small), Some(crowd)) = (&small, &crowd) {
+        groups.push((options.rounds, Box::new(Fresh::new(small, crowd, &of_base)?)));
+    }
     for round in 0..options.rounds {
         say(&format!("\rround {} of {}", round + 1, options.rounds))?;
         for (turns, group) in &mut groups {

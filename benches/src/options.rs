@@ -62,6 +62,10 @@ pub(crate) enum Rows {
     FreshPrint,
     /// An import of pandas in one
     FreshPandas,
+    /// print(1) in a fresh session of the template base that waited
+    PoolBase,
+    /// print(1) in a fresh session of the template base, into which an interpreter is forked on demand
+    FreshBase,
     /// Fresh sessions a second, by eight clients at one time
     Sustained,
     /// The next cell in a live context against ipykernel
@@ -89,16 +93,27 @@ impl Options {
         self.rows.is_empty() || self.rows.contains(&rows)
     }
 
-    /// The fresh sessions that are to be measured.
+    /// The fresh sessions that are to be measured, of the template `data`.
     pub(crate) fn fresh(&self) -> Vec<(Work, Start)> {
-        let all = [
+        self.wanted(&[
             (Rows::PoolPrint, PRINT, Start::Pool),
             (Rows::PoolPandas, PANDAS, Start::Pool),
             (Rows::FreshPrint, PRINT, Start::Demand),
             (Rows::FreshPandas, PANDAS, Start::Demand),
-        ];
-        let wanted = all.into_iter().filter(|(rows, ..)| self.wants(*rows));
-        wanted.map(|(_, work, start)| (work, start)).collect()
+        ])
+    }
+
+    /// Those of the template `base`.
+    pub(crate) fn fresh_of_base(&self) -> Vec<(Work, Start)> {
+        self.wanted(&[
+            (Rows::PoolBase, PRINT, Start::Pool),
+            (Rows::FreshBase, PRINT, Start::Demand),
+        ])
+    }
+
+    fn wanted(&self, all: &[(Rows, Work, Start)]) -> Vec<(Work, Start)> {
+        let wanted = all.iter().filter(|(rows, ..)| self.wants(*rows));
+        wanted.map(|(_, work, start)| (*work, *start)).collect()
     }
 
     /// Sessions that there may be at one time.

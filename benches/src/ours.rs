@@ -39,6 +39,8 @@ pub(crate) struct Scale {
     pub(crate) running: usize,
     /// The images of templates.
     pub(crate) images: PathBuf,
+    /// The template of what is run; the policy's if empty.
+    pub(crate) template: &'static str,
 }
 
 impl Default for Scale {
@@ -49,6 +51,7 @@ impl Default for Scale {
             // As brigd has it.
             running: 16,
             images: Places::find().images,
+            template: "",
         }
     }
 }
@@ -61,6 +64,7 @@ pub(crate) struct Ours {
     groups: Groups,
     /// How sessions start that are made when they are asked for.
     on_demand: StartKind,
+    template: &'static str,
 }
 
 impl Ours {
@@ -99,10 +103,11 @@ impl Ours {
             _policies: policies,
             groups,
             on_demand: if is_pooled { StartKind::Forked } else { StartKind::Cold },
+            template: scale.template,
         };
         if is_pooled {
             // The first of its kind has no zygote, and those that follow have.
-            ours.run(code(PRINT.source), StartKind::Cold, PRINT.expected)?;
+            ours.run(ours.spec(PRINT), StartKind::Cold, PRINT.expected)?;
             ours.rest()?;
         }
         Ok(ours)
@@ -128,12 +133,24 @@ impl Ours {
         &self.groups
     }
 
+    /// The template of what is run, as reports call it; none if it is the policy's.
+    pub(crate) fn template(&self) -> &'static str {
+        self.template
+    }
+
+    fn spec(&self, work: Work) -> ExecutionSpec {
+        ExecutionSpec {
+            template: self.template.to_owned(),
+            ..code(work.source)
+        }
+    }
+
     /// Runs Python code in an interpreter that is made for it: none with a name of its own is made ahead. Where there is a
     /// pool its session was, without a program.
     pub(crate) fn fresh(&self, work: Work) -> anyhow::Result<Times> {
         let spec = ExecutionSpec {
             execution_id: new_id(),
-            ..code(work.source)
+            ..self.spec(work)
         };
         let times = self.run(spec, self.on_demand, work.expected)?;
         self.rest()?;
@@ -144,7 +161,7 @@ impl Ours {
     pub(crate) fn made(&self, work: Work) -> anyhow::Result<Times> {
         let spec = ExecutionSpec {
             session_id: new_id(),
-            ..code(work.source)
+            ..self.spec(work)
         };
         let times = self.run(spec, self.on_demand, work.expected)?;
         self.rest()?;
@@ -153,7 +170,7 @@ impl Ours {
 
     /// Runs Python code in a session that has waited for it.
     pub(crate) fn waited(&self, work: Work) -> anyhow::Result<Times> {
-        let times = self.run(code(work.source), StartKind::Pool, work.expected)?;
+        let times = self.run(self.spec(work), StartKind::Pool, work.expected)?;
         self.rest()?;
         Ok(times)
     }
@@ -171,7 +188,7 @@ impl Ours {
     /// Asks for what is to wait: sessions are made ahead of what was asked for. As often at one time as shall wait.
     pub(crate) fn ask_ahead(&self, work: Work, count: usize) -> anyhow::Result<()> {
         // Those that wait already are used up first.
-        let begun: Vec<Live> = (0..2 * count).map(|_| self.services.begin(code(work.source))).collect();
+        let begun: Vec<Live> = (0..2 * count).map(|_| self.services.begin(self.spec(work))).collect();
         for live in begun {
             follow(live, Instant::now(), work.expected)?;
         }

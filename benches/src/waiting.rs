@@ -49,6 +49,7 @@ fn measure(count: usize, images: PathBuf, which: &str, most: f64) -> anyhow::Res
         waiting: count,
         running: count + 8,
         images,
+        template: "",
     })?;
     // So that what the first sessions leave in the kernel's caches is there before.
     ours.fresh(PRINT)?;

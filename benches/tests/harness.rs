@@ -8,8 +8,7 @@ use brig_tests::host::can_run;
 use serde_json::Value;
 
 /// All but what needs programs that `make bench` installs, and a gigabyte.
-const ROWS: &str =
-    "pool-print,pool-pandas,fresh-print,fresh-pandas,sustained,collect,ledger,deadline,transfer,live,idle,waiting";
+const ROWS: &str = "pool-print,pool-pandas,fresh-print,fresh-pandas,fresh-base,pool-base,sustained,collect,ledger,deadline,transfer,live,idle,waiting";
 
 #[test]
 fn a_short_run_leaves_a_report_as_it_is_described() {
@@ -58,7 +57,11 @@ fn a_short_run_leaves_a_report_as_it_is_described() {
     };
     // Needs nothing that the bench has to install.
     assert!(
-        found("fresh session by a fork, print(1), to first output", "bare python3"),
+        found("fresh session by a fork, print(1), to first output", "bare python3")
+            && found(
+                "fresh session of base from the pool, print(1), to first output",
+                "bare python3"
+            ),
         "{rows:#?}"
     );
     assert!(
