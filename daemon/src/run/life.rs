@@ -189,7 +189,8 @@ impl<'s> Flight<'s> {
         }
     }
 
-    /// Notes that the order is given, unless it is to stop: then this never ends, and [`Self::stopped`] does.
+    /// Notes that the order is given, unless it is to stop: then this never ends, and whoever waits for the start hears of
+    /// it.
     pub async fn begins(&self) {
         if self.stop.cause().is_some() {
             std::future::pending::<()>().await;
